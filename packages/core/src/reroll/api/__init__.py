@@ -1,0 +1,111 @@
+"""The contracts: what a plugin author imports. A leaf: no torch, no input or output."""
+
+from reroll.api.component import API_VERSION, Component, Config, NoConfig
+from reroll.api.context import Protocol, RunContext, Seeds
+from reroll.api.derivations import Anchor, Derivation
+from reroll.api.engines import (
+    Completion,
+    Engine,
+    EngineContext,
+    FinishReason,
+    GenerationRequest,
+    SamplingParams,
+    WeightBucket,
+)
+from reroll.api.errors import (
+    EngineError,
+    PluginError,
+    Problem,
+    RerollError,
+    RunFileError,
+    TaskError,
+    WorkerDied,
+)
+from reroll.api.filters import GroupFilter, PromptFilter
+from reroll.api.harnesses import Harness, HarnessContext
+from reroll.api.hooks import hookimpl, hookspec
+from reroll.api.placement import Launcher, Placement, Worker, WorkerSpec
+from reroll.api.publication import (
+    Admission,
+    PublicationContext,
+    PublicationMode,
+    PublicationReport,
+    Router,
+    Transport,
+    WeightSource,
+)
+from reroll.api.recipe import Advantage, Correction
+from reroll.api.records import Decision, Disposition, RecordWriter
+from reroll.api.sections import ConfigSection, RunFile
+from reroll.api.selection import Hook, Selection
+from reroll.api.tasks import Message, RenderedPrompt, Task, TaskSet, Tool
+from reroll.api.traces import Group, Node, Sample, Trace, VersionSpan
+from reroll.api.trackers import Tracker
+from reroll.api.verifiers import SCORED_STATES, Verdict, VerdictState, Verifier
+
+__all__ = [
+    "API_VERSION",
+    "SCORED_STATES",
+    "Admission",
+    "Advantage",
+    "Anchor",
+    "Completion",
+    "Component",
+    "Config",
+    "ConfigSection",
+    "Correction",
+    "Decision",
+    "Derivation",
+    "Disposition",
+    "Engine",
+    "EngineContext",
+    "EngineError",
+    "FinishReason",
+    "GenerationRequest",
+    "Group",
+    "GroupFilter",
+    "Harness",
+    "HarnessContext",
+    "Hook",
+    "Launcher",
+    "Message",
+    "NoConfig",
+    "Node",
+    "Placement",
+    "PluginError",
+    "Problem",
+    "PromptFilter",
+    "Protocol",
+    "PublicationContext",
+    "PublicationMode",
+    "PublicationReport",
+    "RecordWriter",
+    "RenderedPrompt",
+    "RerollError",
+    "Router",
+    "RunContext",
+    "RunFile",
+    "RunFileError",
+    "Sample",
+    "SamplingParams",
+    "Seeds",
+    "Selection",
+    "Task",
+    "TaskError",
+    "TaskSet",
+    "Tool",
+    "Trace",
+    "Tracker",
+    "Transport",
+    "Verdict",
+    "VerdictState",
+    "Verifier",
+    "VersionSpan",
+    "WeightBucket",
+    "WeightSource",
+    "Worker",
+    "WorkerDied",
+    "WorkerSpec",
+    "hookimpl",
+    "hookspec",
+]

@@ -1,0 +1,60 @@
+"""Identity of a run, made once and given to every plugin that needs it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Seeds:
+    """`run`: model side. `data`: order of tasks. `rollout`: sampling."""
+
+    run: int
+    data: int
+    rollout: int
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """How responses are drawn and judged; two runs with equal protocols sample alike.
+
+    Attributes:
+        sampling: temperature, truncations, lengths and stop tokens.
+        template_sha256, tokenizer_sha256: digests of chat template and `tokenizer.json`.
+        verifiers: verifier name → distribution, version, weight and options.
+    """
+
+    sampling: Mapping[str, Any]
+    template_sha256: str
+    tokenizer_sha256: str
+    verifiers: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class RunContext:
+    """Who this run is.
+
+    Attributes:
+        run_id: of the run across its attempts; attempt: of this process start.
+        fresh: whether the run begins from its starting checkpoint rather than resumes.
+        start_rollout_id: first collection of this attempt.
+        checkpoint: file name → size, modification time and, for JSON files, SHA-256.
+        filters: prompt-filter name → fingerprint.
+    """
+
+    run_id: str
+    name: str
+    attempt: str
+    fresh: bool
+    start_rollout_id: int
+    checkpoint: Mapping[str, Mapping[str, Any]]
+    protocol: Protocol
+    seeds: Seeds
+    output: Path
+    filters: Mapping[str, str] = field(default_factory=dict)
+
+    def to_json(self) -> dict[str, Any]:
+        return {**asdict(self), "output": str(self.output)}

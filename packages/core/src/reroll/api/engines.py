@@ -1,0 +1,152 @@
+"""Engines turn token ids into token ids."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from reroll.api.component import Component
+from reroll.api.placement import Placement
+from reroll.api.traces import VersionSpan
+
+FinishReason = Literal["stop", "length", "abort"]
+
+
+@dataclass(frozen=True)
+class SamplingParams:
+    """How one response is drawn.
+
+    Attributes:
+        temperature: logits are divided by it; 0 takes the most likely token.
+        top_p, top_k, min_p: the usual truncations; 1.0, -1 and 0.0 switch them off.
+        max_new_tokens: the response ends with `length` after that many tokens.
+        stop_token_ids: tokens that end the response; the model's own EOS ids are always among them.
+        stop: strings that end the response once they appear in its text.
+        seed: of this response alone; two responses with one seed and one prompt are equal.
+    """
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = -1
+    min_p: float = 0.0
+    max_new_tokens: int = 128
+    stop_token_ids: tuple[int, ...] = ()
+    stop: tuple[str, ...] = ()
+    seed: int = 0
+
+
+@dataclass(frozen=True)
+class GenerationRequest:
+    """`input_ids` to continue. `request_id` is unique among the requests in flight."""
+
+    request_id: str
+    input_ids: list[int]
+    sampling: SamplingParams
+
+
+@dataclass(frozen=True)
+class Completion:
+    """What an engine made of a request.
+
+    Attributes:
+        output_ids: sampled tokens, the ending stop token included.
+        logprobs: natural log-probability of each under the temperature-scaled distribution before any
+            truncation (top-p, top-k, min-p); at temperature 0, of the unscaled one.
+        weight_versions: spans over `output_ids`.
+        finish_reason: `stop` (stop token or string), `length`, or `abort` (with what there was).
+        timing: seconds since the epoch: `queued`, `start` (prefill), `first_token`, `end`.
+    """
+
+    request_id: str
+    output_ids: list[int]
+    logprobs: list[float]
+    weight_versions: list[VersionSpan]
+    finish_reason: FinishReason
+    seed: int
+    timing: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class WeightBucket:
+    """One file of named tensors (safetensors) that an engine stages."""
+
+    path: str
+    names: tuple[str, ...]
+    num_bytes: int
+
+
+@dataclass(frozen=True)
+class EngineContext:
+    """What an engine is started with.
+
+    Attributes:
+        name: unique in the run; names logs and errors.
+        model_directory: the weights that count as `version`, a Hugging Face directory.
+        log: file for the engine's output.
+    """
+
+    name: str
+    model_directory: Path
+    version: int
+    placement: Placement
+    log: Path
+
+
+class Engine(Component):
+    """One engine, as the controller sees it. Made by `start`, ended by `close`.
+
+    An engine is always on one weight version as a whole: `stage` changes nothing that is served, and
+    `commit` swaps between two decode steps.
+    """
+
+    address: str
+    """Names the engine in logs and in routing."""
+
+    @classmethod
+    @abstractmethod
+    async def start(cls, config: Any, context: EngineContext) -> Engine:
+        """An engine that is ready to serve; EngineError if it cannot serve the model exactly."""
+
+    @abstractmethod
+    async def generate(self, request: GenerationRequest) -> Completion:
+        """Continues `request.input_ids`; raises EngineError if the request is refused."""
+
+    @abstractmethod
+    async def pause(self, mode: Literal["in_place", "retract", "abort"] = "in_place") -> None:
+        """Stops decoding: requests wait where they are (`in_place`), wait and are computed again
+        from their tokens on resume (`retract`), or end with what they have (`abort`)."""
+
+    @abstractmethod
+    async def resume(self) -> None: ...
+
+    @abstractmethod
+    async def flush_cache(self) -> None:
+        """Drops cached prefixes; running requests keep their own."""
+
+    @abstractmethod
+    async def stage_weights(self, buckets: list[WeightBucket]) -> None:
+        """Reads tensors beside the served ones; may be called once a bucket or once for all."""
+
+    @abstractmethod
+    async def commit_weights(self, version: int) -> None:
+        """Makes the staged tensors the served ones; they must be all of the model's."""
+
+    @abstractmethod
+    async def weight_version(self) -> int: ...
+
+    @abstractmethod
+    async def weights_digest(self) -> str:
+        """SHA-256 over names, types, shapes and bytes of all served tensors, tied ones included."""
+
+    @abstractmethod
+    async def health(self) -> dict[str, Any]:
+        """Numbers about load; raises when the engine cannot serve."""
+
+    @abstractmethod
+    async def abort(self, request_id: str | None = None) -> None:
+        """Ends one request, or all, with what there is."""
+
+    @abstractmethod
+    async def close(self) -> None: ...

@@ -1,0 +1,32 @@
+"""Filters: skip a prompt before generation, or decide about a group after scoring."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+from reroll.api.component import Component
+from reroll.api.context import RunContext
+from reroll.api.records import Decision
+from reroll.api.tasks import RenderedPrompt
+from reroll.api.traces import Group
+
+
+class PromptFilter(Component):
+    """Skips prompts before they are dispatched; a skipped prompt never enters the ledger."""
+
+    fingerprint: str = ""
+    """Identifies what the filter would skip; recorded in the run's context."""
+
+    def open(self, context: RunContext) -> None:
+        """Called once before the first prompt; raise to refuse the run."""
+
+    @abstractmethod
+    def skip(self, rendered: RenderedPrompt) -> str | None:
+        """The reason to skip the prompt, or None."""
+
+
+class GroupFilter(Component):
+    """Decides whether a scored group is trained on."""
+
+    @abstractmethod
+    def decide(self, group: Group) -> Decision: ...

@@ -1,0 +1,75 @@
+"""Placements decide where worker processes live; launchers where a whole run does."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from reroll.api.component import Component
+from reroll.api.errors import WorkerDied
+
+
+@dataclass(frozen=True)
+class WorkerSpec:
+    """A worker to start.
+
+    Attributes:
+        name: unique in the run; names the log file and the errors.
+        target: `module:Class` whose methods are called; imported in the worker, not here.
+        arguments: keyword arguments of the class; must survive pickling.
+        environment: variables set before the worker imports anything.
+        log: file that receives the worker's output; None leaves it on the caller's stderr.
+    """
+
+    name: str
+    target: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    log: Path | None = None
+
+
+class Worker(Protocol):
+    """A started worker; the same for a local process and for a remote actor."""
+
+    name: str
+
+    async def call(self, method: str, *arguments: Any, **keywords: Any) -> Any:
+        """Calls a method of the worker's object and gives its result; what the method raised is
+        raised here. WorkerDied if the worker ends first."""
+
+    async def close(self, timeout: float = 10.0) -> None:
+        """Asks the worker to end, then kills it after `timeout` seconds."""
+
+    def kill(self) -> None:
+        """Ends the worker at once."""
+
+
+class Placement(Component):
+    """Starts workers.
+
+    Attributes:
+        on_death: called once for each worker that ends without having been asked to.
+    """
+
+    on_death: Callable[[WorkerDied], None] | None = None
+
+    @abstractmethod
+    async def start(self, spec: WorkerSpec) -> Worker: ...
+
+    @abstractmethod
+    async def close(self) -> None:
+        """Ends every worker that is still alive."""
+
+
+class Launcher(Component):
+    """Runs a whole run somewhere else: detached, on Ray, in a batch system."""
+
+    @abstractmethod
+    def submit(self, run_file: Path, output: Path) -> Mapping[str, Any]:
+        """Starts the run; gives the receipt that `status` needs."""
+
+    @abstractmethod
+    def status(self, receipt: Mapping[str, Any]) -> Mapping[str, Any]: ...

@@ -1,0 +1,110 @@
+"""Publication carries the trainer's weights to the engines."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ClassVar, Protocol
+
+from reroll.api.component import Component
+from reroll.api.engines import Engine, WeightBucket
+
+
+class WeightSource(Protocol):
+    """The trainer, as a transport sees it."""
+
+    async def export_weights(self, directory: Path, bucket_bytes: int) -> list[WeightBucket]:
+        """Writes the current weights below `directory`, in files of about `bucket_bytes`."""
+
+
+class Admission(Protocol):
+    """The gate before the engines: a closed gate lets no new group in."""
+
+    def close(self) -> None: ...
+
+    def open(self) -> None: ...
+
+    async def drained(self) -> None:
+        """Waits until nothing that was admitted is in flight."""
+
+
+class Router(Protocol):
+    """Decides which engine serves a group."""
+
+    def exclude(self, engine: Engine) -> None:
+        """No new group goes to `engine`."""
+
+    def include(self, engine: Engine) -> None: ...
+
+    def pin(self, group_index: int, engine: Engine) -> None:
+        """All further requests of the group go to `engine`."""
+
+    def in_flight(self, engine: Engine) -> int: ...
+
+
+class Transport(Component):
+    """Carries tensors from the trainer to engines. One publication is
+    `begin`, then for each engine `stage` and `commit`, then `finish`."""
+
+    @abstractmethod
+    async def begin(self, source: WeightSource, version: int) -> int:
+        """Offers the source's weights as `version`; gives their size in bytes."""
+
+    @abstractmethod
+    async def stage(self, engine: Engine) -> None:
+        """Brings all tensors to the engine without serving them."""
+
+    async def commit(self, engine: Engine, version: int) -> None:
+        """Lets the engine serve what was staged."""
+        await engine.commit_weights(version)
+
+    @abstractmethod
+    async def finish(self) -> None:
+        """Frees what `begin` took; called after success and after failure."""
+
+
+@dataclass
+class PublicationContext:
+    """What a mode works with. `deadline` is in seconds from the start of the publication."""
+
+    version: int
+    engines: Sequence[Engine]
+    router: Router
+    admission: Admission
+    transport: Transport
+    source: WeightSource
+    deadline: float
+
+
+@dataclass
+class PublicationReport:
+    """What one publication cost, in seconds and bytes.
+
+    Attributes:
+        pause_seconds: time that engines stood still, summed over engines.
+        recompute_seconds: time spent computing caches again.
+        in_flight: requests that were running when the publication began.
+    """
+
+    version: int
+    mode: str
+    seconds: float = 0.0
+    pause_seconds: float = 0.0
+    recompute_seconds: float = 0.0
+    in_flight: int = 0
+    num_bytes: int = 0
+    engines: list[str] = field(default_factory=list)
+
+
+class PublicationMode(Component):
+    """Decides when each engine stops, loads and goes on."""
+
+    homogeneous_groups: ClassVar[bool] = True
+    """Whether every group's tokens come from one weight version."""
+
+    @abstractmethod
+    async def publish(self, context: PublicationContext) -> PublicationReport:
+        """Brings every engine to `context.version`, or raises and leaves each on the old version
+        or the new one."""

@@ -1,0 +1,43 @@
+"""Sections of the run file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Protocol, TypeVar
+
+from reroll.api.component import Component, Config
+from reroll.api.errors import Problem
+
+SectionT = TypeVar("SectionT", bound="ConfigSection")
+
+
+class RunFile(Protocol):
+    """The loaded run file, as a section sees it when it checks itself."""
+
+    path: Path | None
+
+    def get(self, section: type[SectionT]) -> SectionT:
+        """The loaded section of that class."""
+
+    def component(self, hook: str, name: str) -> type[Component]:
+        """The class that a plugin gives under `name` for `hook` (without the prefix `reroll_`)."""
+
+
+class ConfigSection(Config):
+    """One table of the run file. The docstring under each field is its reference text."""
+
+    section: ClassVar[str]
+    """Name of the table."""
+
+    def problems(self, run: RunFile) -> Iterator[Problem]:
+        """Faults that only show beside other sections; asked once every section is loaded."""
+        yield from ()
+
+    def resolved(self, run: RunFile) -> Mapping[str, Any]:
+        """What the section works out to, for `reroll plan`: derived sizes, chosen defaults."""
+        return {}
+
+    def validate_files(self, run: RunFile) -> Iterator[Problem]:
+        """Faults that need files to be read; asked by `reroll validate` and before a run starts."""
+        yield from ()
