@@ -1,0 +1,195 @@
+"""Loading a run file: sections come from plugins, faults are gathered, then each section checks itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+from pydantic import BaseModel, ValidationError
+
+from reroll.api import Component, ConfigSection, PluginError, Problem, RunFileError
+from reroll.api.selection import Hook, Selection
+from reroll.config.problems import from_validation, nearest
+from reroll.config.toml import apply_override, line_of, parse_override, read_toml
+from reroll.plugins import PluginManager, Provided
+from reroll.plugins.manager import known_distributions
+
+SectionT = TypeVar("SectionT", bound=ConfigSection)
+
+
+class LoadedRunFile:
+    """A run file whose sections are valid and agree with each other."""
+
+    def __init__(
+        self,
+        path: Path | None,
+        sections: Mapping[str, ConfigSection],
+        explicit: frozenset[str],
+        plugins: PluginManager,
+    ) -> None:
+        self.path = path
+        self.sections = dict(sections)
+        self.explicit = explicit
+        """Dotted keys that the file or `--set` gave; the others are defaults."""
+        self.plugins = plugins
+
+    def get(self, section: type[SectionT]) -> SectionT:
+        return cast(SectionT, self.sections[section.section])
+
+    def component(self, hook: str, name: str) -> type[Component]:
+        return cast(type[Component], self.plugins.get(hook, name).cls)
+
+    def make(self, hook: str, selection: Selection) -> Any:
+        """The selected component, configured."""
+        cls = self.component(hook, selection.name)
+        return cls(cls.Config(**selection.options))
+
+    def to_toml(self) -> dict[str, dict[str, Any]]:
+        """Every section with every value, so that the written file loads to the same run."""
+        return {name: _dump(section) for name, section in self.sections.items()}
+
+    def selections(self) -> Iterator[tuple[str, str, Selection]]:
+        """Every component that the file selects: dotted key, hook, selection."""
+        for name, section in self.sections.items():
+            yield from _selections(section, name)
+
+    def used_plugins(self) -> dict[str, Provided]:
+        """`hook/name` → what gives it, for every selected component."""
+        return {
+            f"{hook}/{selection.name}": self.plugins.get(hook, selection.name)
+            for _, hook, selection in self.selections()
+        }
+
+
+def load_run_file(
+    path: Path | None,
+    overrides: Sequence[str],
+    plugins: PluginManager,
+    checks: Sequence[Callable[[LoadedRunFile], Iterator[Problem]]] = (),
+) -> LoadedRunFile:
+    """Reads, overrides and checks; RunFileError carries every fault that was found.
+
+    Args:
+        path: the TOML file; None starts from defaults alone.
+        overrides: `SECTION.KEY=VALUE` texts, applied in order before anything is checked.
+        plugins: where sections and components come from.
+        checks: asked once every section is valid by itself, for what no section can see alone.
+    """
+    table, text = read_toml(path) if path else ({}, "")
+    problems: list[Problem] = []
+    overridden: set[str] = set()
+    for override in overrides:
+        try:
+            keys, value = parse_override(override)
+            apply_override(table, keys, value)
+            overridden.add(".".join(keys))
+        except RunFileError as error:
+            problems += error.problems
+    sections = _build_sections(table, plugins, problems)
+    explicit = frozenset(f"{name}.{key}" for name, part in table.items() if isinstance(part, dict) for key in part)
+    run = LoadedRunFile(path, sections, explicit, plugins)
+    if len(sections) == len(plugins.all("config_sections")):
+        unchecked = len(problems)
+        problems += _check_components(run)
+        if len(problems) == unchecked:
+            for section in sections.values():
+                problems += section.problems(run)
+            for check in checks:
+                problems += check(run)
+    if problems:
+        raise RunFileError([_located(problem, path, text, overridden) for problem in problems])
+    return run
+
+
+def _build_sections(
+    table: Mapping[str, Any], plugins: PluginManager, problems: list[Problem]
+) -> dict[str, ConfigSection]:
+    owners = plugins.all("config_sections")
+    for name, value in table.items():
+        if name not in owners:
+            package = known_distributions()["config_sections"].get(name)
+            installed = package and any(record.distribution == package for record in plugins.records)
+            if package and not installed:
+                remedy = f"pip install {package}"
+            elif package:
+                remedy = f"the installed {package} does not have it yet"
+            else:
+                remedy = nearest(name, sorted(owners))
+            problems.append(Problem(name, "no installed package has a section of this name", remedy))
+        elif not isinstance(value, dict):
+            problems.append(Problem(name, f"is {value!r}, but a section is a table", f"write [{name}] above its keys"))
+    sections: dict[str, ConfigSection] = {}
+    for name, owner in sorted(owners.items()):
+        value = table.get(name, {})
+        try:
+            sections[name] = owner.cls(**(value if isinstance(value, dict) else {}))
+        except ValidationError as error:
+            problems += from_validation(error, name, owner.cls)
+    return sections
+
+
+def _check_components(run: LoadedRunFile) -> list[Problem]:
+    """Does every selected name exist, and do its options fit its configuration?"""
+    problems: list[Problem] = []
+    for key, hook, selection in run.selections():
+        try:
+            cls = run.component(hook, selection.name)
+        except PluginError as error:
+            problems.append(Problem(key, f"{selection.name!r}: {error}"))
+            continue
+        try:
+            cls.Config(**selection.options)
+        except ValidationError as error:
+            problems += from_validation(error, key, cls.Config)
+    return problems
+
+
+def _selections(model: BaseModel, prefix: str) -> Iterator[tuple[str, str, Selection]]:
+    for name, field in type(model).model_fields.items():
+        value, key = getattr(model, name), f"{prefix}.{name}"
+        hook = next((item.name for item in field.metadata if isinstance(item, Hook)), None)
+        for place, item in _items(value, key):
+            if isinstance(item, Selection) and hook:
+                yield place, hook, item
+            elif isinstance(item, BaseModel):
+                yield from _selections(item, place)
+
+
+def _items(value: Any, key: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, (list, tuple)):
+        for index, item in enumerate(value):
+            yield f"{key}[{index}]", item
+    else:
+        yield key, value
+
+
+def _dump(model: BaseModel) -> dict[str, Any]:
+    dumped: dict[str, Any] = {}
+    for name in type(model).model_fields:
+        value = _dump_value(getattr(model, name))
+        if value is not None:
+            dumped[name] = value
+    return dumped
+
+
+def _dump_value(value: Any) -> Any:
+    if isinstance(value, Selection):
+        return value.to_toml()
+    if isinstance(value, BaseModel):
+        return _dump(value)
+    if isinstance(value, (list, tuple)):
+        return [_dump_value(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _dump_value(item) for key, item in value.items() if item is not None}
+    return str(value) if isinstance(value, Path) else value
+
+
+def _located(problem: Problem, path: Path | None, text: str, overridden: set[str]) -> Problem:
+    """Adds file and line, unless the value came from the command line."""
+    if problem.file or path is None or problem.key.startswith("--set"):
+        return problem
+    if any(problem.key == key or problem.key.startswith(key + ".") for key in overridden):
+        return replace(problem, key=f"--set {problem.key}")
+    return replace(problem, file=str(path), line=line_of(text, problem.key))

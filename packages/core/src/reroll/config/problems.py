@@ -1,0 +1,71 @@
+"""pydantic's errors → problems that name key, value and remedy."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from typing import Any
+
+from pydantic import BaseModel, ValidationError
+
+from reroll.api import Problem
+
+SECRET_WORDS = ("token", "secret", "password", "api_key")
+
+
+def from_validation(error: ValidationError, prefix: str, model: type[BaseModel]) -> list[Problem]:
+    """One problem a fault, with the nearest key for a misspelt one."""
+    return [_problem(dict(item), prefix, model) for item in error.errors(include_url=False)]
+
+
+def _problem(item: dict[str, Any], prefix: str, model: type[BaseModel]) -> Problem:
+    key = prefix
+    for part in item["loc"]:
+        key += f"[{part}]" if isinstance(part, int) else f".{part}"
+    given = "" if isinstance(item["input"], dict) else f"{shown(key, item['input'])}: "
+    if item["type"] == "extra_forbidden":
+        owner = _model_at(model, item["loc"][:-1])
+        names = sorted(owner.model_fields) if owner else []
+        return Problem(key, "is not a key that this table knows", nearest(str(item["loc"][-1]), names))
+    if item["type"] == "missing":
+        return Problem(key, "is required and not given")
+    message = item["msg"].removeprefix("Value error, ").removeprefix("Assertion failed, ")
+    return Problem(key, f"{given}{message[:1].lower()}{message[1:]}")
+
+
+def shown(key: str, value: Any) -> str:
+    """The value for an error message; a secret is never repeated, a long one is cut."""
+    last = key.rsplit(".", 1)[-1].lower()
+    if isinstance(value, str) and any(last == word or last.endswith("_" + word) for word in SECRET_WORDS):
+        return "(hidden)"
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "…"
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """A remedy for a misspelt name."""
+    names = list(names)
+    close = difflib.get_close_matches(name, names, 1, cutoff=0.6)
+    return f"did you mean {close[0]!r}?" if close else f"known here: {', '.join(names)}"
+
+
+def _model_at(model: type[BaseModel], location: tuple[Any, ...]) -> type[BaseModel] | None:
+    """The model that holds the fields at `location` inside `model`."""
+    current: Any = model
+    for part in location:
+        if isinstance(part, int):
+            continue
+        field = getattr(current, "model_fields", {}).get(part)
+        if field is None:
+            return None
+        current = _inner_model(field.annotation)
+    return current if isinstance(current, type) and issubclass(current, BaseModel) else None
+
+
+def _inner_model(annotation: Any) -> Any:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    for argument in getattr(annotation, "__args__", ()):
+        if (found := _inner_model(argument)) is not None:
+            return found
+    return None
