@@ -1,0 +1,19 @@
+"""What the room registers."""
+
+from __future__ import annotations
+
+from reroll.api import ConfigSection, Placement, hookimpl
+
+
+@hookimpl
+def reroll_config_sections() -> list[type[ConfigSection]]:
+    from reroll.placement.config import PlacementSection
+
+    return [PlacementSection]
+
+
+@hookimpl
+def reroll_placements() -> list[type[Placement]]:
+    from reroll.placement.local import LocalPlacement
+
+    return [LocalPlacement]

@@ -1,0 +1,58 @@
+"""Frames between a controller and its worker: a length, then a pickled list of messages.
+
+Pickle is safe here: both ends of the socket pair are processes that the controller itself started,
+and nothing else can reach it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import socket
+import struct
+from typing import Any, NamedTuple
+
+HEADER = struct.Struct("!Q")
+
+
+class Call(NamedTuple):
+    id: int
+    method: str
+    arguments: tuple[Any, ...]
+    keywords: dict[str, Any]
+
+
+class Reply(NamedTuple):
+    id: int
+    value: Any
+    error: BaseException | None
+
+
+def encode(messages: list[Any]) -> bytes:
+    body = pickle.dumps(messages, protocol=pickle.HIGHEST_PROTOCOL)
+    return HEADER.pack(len(body)) + body
+
+
+async def read_frame(reader: asyncio.StreamReader) -> list[Any]:
+    """The next frame's messages; IncompleteReadError at the end of the stream."""
+    (size,) = HEADER.unpack(await reader.readexactly(HEADER.size))
+    messages: list[Any] = pickle.loads(await reader.readexactly(size))
+    return messages
+
+
+def read_frame_blocking(connection: socket.socket) -> list[Any]:
+    """The next frame's messages; EOFError at the end of the stream."""
+    (size,) = HEADER.unpack(_read_exactly(connection, HEADER.size))
+    messages: list[Any] = pickle.loads(_read_exactly(connection, size))
+    return messages
+
+
+def _read_exactly(connection: socket.socket, size: int) -> bytes:
+    buffer = bytearray(size)
+    view, have = memoryview(buffer), 0
+    while have < size:
+        got = connection.recv_into(view[have:])
+        if got == 0:
+            raise EOFError("the other end closed the connection")
+        have += got
+    return bytes(buffer)

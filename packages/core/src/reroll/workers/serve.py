@@ -1,0 +1,131 @@
+"""The worker's side: one process that makes an object and answers calls to its methods.
+
+Started as `python -m reroll.workers.serve FD`. The first message on the socket names the class.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import pickle
+import queue
+import signal
+import socket
+import sys
+import threading
+import traceback
+from concurrent.futures import Future
+from functools import partial
+from typing import Any
+
+from reroll.workers.frames import Call, Reply, encode, read_frame_blocking
+
+
+class Server:
+    """Answers calls in the order they came; a method that gives a Future is answered when it is done."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        self.connection = connection
+        self.calls: queue.SimpleQueue[list[Call]] = queue.SimpleQueue()
+        self.replies: queue.SimpleQueue[Reply] = queue.SimpleQueue()
+
+    def read_calls(self) -> None:
+        """Reader thread. The controller's end closing means that it is gone: so is the worker then,
+        whatever its other threads are doing, or it would outlive the run."""
+        while True:
+            try:
+                self.calls.put(read_frame_blocking(self.connection))
+            except (EOFError, OSError):
+                os._exit(0)
+
+    def write_replies(self) -> None:
+        """Writer thread: everything that is ready goes into one frame."""
+        while True:
+            batch = [self.replies.get()]
+            while not self.replies.empty():
+                batch.append(self.replies.get())
+            try:
+                self.connection.sendall(self._encode(batch))
+            except OSError:
+                os._exit(0)
+
+    @staticmethod
+    def _encode(batch: list[Reply]) -> bytes:
+        try:
+            return encode(batch)
+        except Exception:
+            return encode([_picklable(reply) for reply in batch])
+
+    def reply(self, call: Call, value: Any = None, error: BaseException | None = None) -> None:
+        self.replies.put(Reply(call.id, value, error))
+
+    def run(self, target: object) -> None:
+        while True:
+            for call in self.calls.get():
+                try:
+                    value = getattr(target, call.method)(*call.arguments, **call.keywords)
+                except Exception as error:
+                    self.reply(call, error=_with_traceback(error))
+                    continue
+                if isinstance(value, Future):
+                    value.add_done_callback(partial(self._finish, call))
+                else:
+                    self.reply(call, value)
+
+    def _finish(self, call: Call, done: Future[Any]) -> None:
+        if done.cancelled():
+            self.reply(call, error=RuntimeError(f"{call.method} was cancelled in the worker"))
+            return
+        error = done.exception()
+        if error is not None:
+            self.reply(call, error=_with_traceback(error))
+        else:
+            self.reply(call, done.result())
+
+
+def _with_traceback(error: BaseException) -> BaseException:
+    """Keeps where it happened, as a note: a traceback itself cannot be sent."""
+    error.add_note("".join(traceback.format_exception(error)).rstrip())
+    return error
+
+
+def _picklable(reply: Reply) -> Reply:
+    try:
+        pickle.dumps(reply)
+        return reply
+    except Exception as failure:
+        if reply.error is not None:
+            error = RuntimeError(f"{type(reply.error).__name__}: {reply.error}")
+        else:
+            error = RuntimeError(f"the result cannot be sent: {failure}")
+        for note in getattr(reply.error, "__notes__", ()):
+            error.add_note(note)
+        return Reply(reply.id, None, error)
+
+
+def load_target(path: str) -> type:
+    """The class that `module:Class` names."""
+    module, _, name = path.partition(":")
+    found: type = getattr(importlib.import_module(module), name)
+    return found
+
+
+def main() -> None:
+    # The terminal sends Ctrl-C to every process of the group; the controller decides when workers end.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    server = Server(socket.socket(fileno=int(sys.argv[1])))
+    (first,) = read_frame_blocking(server.connection)
+    threading.Thread(target=server.read_calls, name="read-calls", daemon=True).start()
+    threading.Thread(target=server.write_replies, name="write-replies", daemon=True).start()
+    try:
+        target = load_target(first.method)(*first.arguments, **first.keywords)
+    except Exception as error:
+        server.reply(first, error=_with_traceback(error))
+    else:
+        server.reply(first)
+        server.run(target)
+    server.calls.get()  # a failed start waits to be read, then the controller closes the socket
+
+
+if __name__ == "__main__":
+    main()
