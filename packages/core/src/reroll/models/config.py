@@ -1,0 +1,28 @@
+"""`[model]`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import ClassVar
+
+from reroll.api import ConfigSection, Problem, RunFile
+from reroll.models.files import BUILTIN, ModelError, resolve_model
+
+
+class ModelSection(ConfigSection):
+    section: ClassVar[str] = "model"
+
+    path: str = BUILTIN + "tiny-math"
+    """Starting checkpoint: a Hugging Face directory, a GGUF file, `builtin:NAME`, or
+    `package:MODULE/FILE` for a file that an installed package ships."""
+    chat_template: Path | None = None
+    """A Jinja file to use instead of the model's own chat template."""
+
+    def validate_files(self, run: RunFile) -> Iterator[Problem]:
+        try:
+            resolve_model(self.path).check()
+        except ModelError as error:
+            yield Problem("model.path", str(error))
+        if self.chat_template and not self.chat_template.is_file():
+            yield Problem("model.chat_template", f"{str(self.chat_template)!r} is no file")

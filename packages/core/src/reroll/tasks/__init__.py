@@ -1,0 +1,1 @@
+"""Tasks: sets of them, prompt files, rendering, the cursor over a run's tasks and its ledger."""

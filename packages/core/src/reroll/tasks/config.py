@@ -1,0 +1,88 @@
+"""`[data]`: which tasks, in which order, judged by what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any, ClassVar, cast
+
+from pydantic import Field
+
+from reroll.api import ConfigSection, Hook, Problem, RerollError, RunFile, Selection, TaskSet
+
+
+class DataSection(ConfigSection):
+    section: ClassVar[str] = "data"
+
+    task_set: Annotated[Selection, Hook("task_sets")] = Selection(name="addition")
+    """The training tasks: `addition`, `multiplication`, `{ name = "file", path = "prompts.jsonl" }`, or a plugin's."""
+    verifiers: Annotated[list[Selection], Hook("verifiers")] = []
+    """What judges answers; every verifier that a task's targets name must be listed, with its options."""
+    verifier_weights: dict[str, float] = {}
+    """Verifier name → weight of its score in the reward; 1.0 where not given."""
+    prompt_filters: Annotated[list[Selection], Hook("prompt_filters")] = []
+    """What skips prompts before they are generated from."""
+    seed: int | None = None
+    """Order of the tasks; by default `run.seed`."""
+    shuffle: bool = True
+    """False keeps the set's own order."""
+    epochs: int | None = Field(None, gt=0)
+    """Passes over the task set; by default as many as `rollout.num_rollout` needs."""
+
+    def problems(self, run: RunFile) -> Iterator[Problem]:
+        names = [item.name for item in self.verifiers]
+        if not names:
+            yield Problem("data.verifiers", "names no verifier: nothing would be rewarded", 'e.g. verifiers = ["math"]')
+        for name in sorted({name for name in names if names.count(name) > 1}):
+            yield Problem("data.verifiers", f"names {name!r} twice")
+        for name in self.verifier_weights:
+            if name not in names:
+                yield Problem(f"data.verifier_weights.{name}", "weighs a verifier that data.verifiers does not list")
+
+    def validate_files(self, run: RunFile) -> Iterator[Problem]:
+        yield from check_task_set("data.task_set", self.task_set, self.verifiers, run)
+
+    def weights(self) -> dict[str, float]:
+        """Weight of every listed verifier."""
+        return {item.name: self.verifier_weights.get(item.name, 1.0) for item in self.verifiers}
+
+
+def check_task_set(key: str, selection: Selection, verifiers: list[Selection], run: RunFile) -> Iterator[Problem]:
+    """Reads every task of a sized set; are its targets for listed verifiers, and can they be judged?"""
+    judges: dict[str, Any] = {item.name: _make(run, "verifiers", item) for item in verifiers}
+    try:
+        tasks = cast(TaskSet, _make(run, "task_sets", selection))
+        size = len(tasks)
+    except TypeError:
+        return
+    except (RerollError, ValueError, OSError) as error:
+        yield Problem(key, str(error))
+        return
+    faults = 0
+    for index in range(size):
+        try:
+            task = tasks.task(index)
+        except RerollError as error:
+            reason: str | None = str(error)
+        else:
+            reason = _unjudgeable(task.targets, judges)
+            reason = reason and f"task {task.key}: {reason}"
+        if reason:
+            faults += 1
+            if faults <= 10:
+                yield Problem(key, reason)
+    if faults > 10:
+        yield Problem(key, f"{faults - 10} more tasks have faults")
+
+
+def _unjudgeable(targets: Any, judges: dict[str, Any]) -> str | None:
+    for name, target in targets.items():
+        if name not in judges:
+            return f"its targets name the verifier {name!r}, which data.verifiers does not list"
+        if why := judges[name].check_target(target):
+            return f"target {target!r} of {name!r} can never be judged: {why}"
+    return None
+
+
+def _make(run: RunFile, hook: str, selection: Selection) -> Any:
+    cls = run.component(hook, selection.name)
+    return cls(cls.Config(**selection.options))

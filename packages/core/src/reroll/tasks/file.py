@@ -1,0 +1,193 @@
+"""Prompt files: JSONL and Parquet."""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from pydantic import model_validator
+
+from reroll.api import Config, Task, TaskError, TaskSet
+from reroll.models.files import sha256_file
+
+ROLES = {"system", "user", "assistant", "tool", "developer"}
+
+
+class FileConfig(Config):
+    path: Path
+    """A `.jsonl` or `.parquet` file, one task a row."""
+    input_key: str | None = None
+    """Field with the prompt: messages, or plain text. Default: `messages` if the row has it, else `prompt`."""
+    label_key: str | None = None
+    """Field with the target of the one verifier that `verifier` names. Default: rows have `targets`, a table of
+    verifier name and target."""
+    verifier: str | None = None
+    """The verifier that judges against `label_key`."""
+    metadata_key: str | None = None
+    """Field kept as the task's metadata. Default: every field that is not read otherwise."""
+
+    @model_validator(mode="after")
+    def _label(self) -> FileConfig:
+        if (self.label_key is None) != (self.verifier is None):
+            raise ValueError("label_key and verifier belong together: give both, or neither")
+        if self.path.suffix not in (".jsonl", ".parquet"):
+            raise ValueError(f"path = {str(self.path)!r} is neither .jsonl nor .parquet")
+        return self
+
+
+class FileTaskSet(TaskSet):
+    """Tasks from a file. Rows are checked when the file is opened and parsed again when they are needed,
+    so that a large file costs eight bytes a row."""
+
+    name = "file"
+    Config = FileConfig
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def task(self, index: int) -> Task:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        return self._to_task(self._rows[index], index)
+
+    def fingerprint(self) -> str:
+        return sha256_file(self.config.path)
+
+    def check(self) -> None:
+        """Reads every row; TaskError names file, row and field of each of the first ten faults."""
+        faults: list[str] = []
+        for index in range(len(self)):
+            try:
+                self.task(index)
+            except TaskError as error:
+                faults.append(str(error))
+                if len(faults) == 10:
+                    break
+        if faults:
+            raise TaskError("\n".join(faults))
+
+    @cached_property
+    def _rows(self) -> JsonLines | ParquetRows:
+        path = self.config.path
+        if not path.is_file():
+            raise TaskError(f"{path} does not exist")
+        rows = JsonLines(path) if path.suffix == ".jsonl" else ParquetRows(path)
+        if not len(rows):
+            raise TaskError(f"{path} holds no rows")
+        return rows
+
+    def _to_task(self, row: Any, index: int) -> Task:
+        where = f"{self.config.path}:{index + 1}"
+        if not isinstance(row, dict):
+            raise TaskError(f"{where}: the row is {type(row).__name__}, not a table of fields")
+        key = self.config.input_key or ("messages" if row.get("messages") is not None else "prompt")
+        prompt = _checked_prompt(row.get(key), where, key)
+        targets = self._targets(row, where)
+        read = {key, "targets", "tools", "prepared_sample_id", "source_dataset", "source_row", self.config.label_key}
+        if self.config.metadata_key:
+            metadata = row.get(self.config.metadata_key) or {}
+            if not isinstance(metadata, dict):
+                raise TaskError(f"{where}: {self.config.metadata_key} = {metadata!r} is not a table")
+        else:
+            metadata = {name: value for name, value in row.items() if name not in read}
+        return Task(
+            prompt=prompt,
+            targets=targets,
+            source_dataset=str(row.get("source_dataset") or self.config.path.stem),
+            source_row=index if row.get("source_row") is None else int(row["source_row"]),
+            prepared_sample_id=str(row.get("prepared_sample_id") or index),
+            tools=row.get("tools") or [],
+            metadata=metadata,
+        )
+
+    def _targets(self, row: Mapping[str, Any], where: str) -> dict[str, Any]:
+        if self.config.label_key:
+            if row.get(self.config.label_key) is None:
+                raise TaskError(f"{where}: field {self.config.label_key!r} is missing: it is the verifier's target")
+            return {self.config.verifier: row[self.config.label_key]}
+        targets = row.get("targets")
+        if not isinstance(targets, dict) or not targets:
+            raise TaskError(
+                f"{where}: targets = {targets!r} is not a table of verifier name and target; "
+                "write one, or set label_key and verifier"
+            )
+        # Parquet gives every row every verifier's column, null where it has no target
+        return {name: value for name, value in targets.items() if value is not None}
+
+
+class JsonLines:
+    """Random access to the lines of a file; blank lines are no rows."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._offsets = array("Q")
+        offset = 0
+        with path.open("rb") as file:
+            for line in file:
+                if line.strip():
+                    self._offsets.append(offset)
+                offset += len(line)
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def __getitem__(self, index: int) -> Any:
+        with self.path.open("rb") as file:
+            file.seek(self._offsets[index])
+            line = file.readline()
+        try:
+            return json.loads(line)
+        except ValueError as error:
+            raise TaskError(f"{self.path}: row {index + 1} is no JSON: {error}") from None
+
+
+class ParquetRows:
+    """Random access to the rows of a Parquet file."""
+
+    def __init__(self, path: Path) -> None:
+        try:
+            from pyarrow import parquet
+        except ImportError:
+            raise TaskError(f"{path} needs pyarrow: pip install 'reroll[parquet]'") from None
+        try:
+            self._table = parquet.read_table(path)
+        except Exception as error:
+            raise TaskError(f"{path} is no readable Parquet file: {error}") from None
+
+    def __len__(self) -> int:
+        return int(self._table.num_rows)
+
+    def __getitem__(self, index: int) -> Any:
+        return _without_nulls(self._table.slice(index, 1).to_pylist()[0])
+
+
+def _without_nulls(row: dict[str, Any]) -> dict[str, Any]:
+    """Drops the nulls that Parquet adds to messages whose fields differ."""
+    messages = row.get("messages")
+    if isinstance(messages, list):
+        row["messages"] = [
+            {key: value for key, value in message.items() if value is not None}
+            if isinstance(message, dict)
+            else message
+            for message in messages
+        ]
+    return row
+
+
+def _checked_prompt(prompt: Any, where: str, key: str) -> Any:
+    if isinstance(prompt, str):
+        if not prompt:
+            raise TaskError(f"{where}: {key} is empty")
+        return prompt
+    if not isinstance(prompt, list) or not prompt:
+        raise TaskError(f"{where}: {key} = {str(prompt)[:60]!r} is neither text nor a list of messages")
+    for number, message in enumerate(prompt):
+        if not isinstance(message, dict) or message.get("role") not in ROLES:
+            raise TaskError(f"{where}: {key}[{number}] needs a role among {', '.join(sorted(ROLES))}")
+        if not isinstance(message.get("content"), (str, list)) and not message.get("tool_calls"):
+            raise TaskError(f"{where}: {key}[{number}].content is missing")
+    return prompt

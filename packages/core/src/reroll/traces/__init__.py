@@ -1,0 +1,1 @@
+"""Traces on disk, and the samples that training takes from them."""

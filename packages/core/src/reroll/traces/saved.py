@@ -1,0 +1,109 @@
+"""Saved rollouts: `rollouts/step_N/train_rollouts.jsonl`, one trace a line, and the marker that a step is whole."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from reroll.api import Decision, Group, Node, RerollError
+
+SCHEMA = 1
+FILE = "train_rollouts.jsonl"
+MARKER = "train_rollouts.done"
+
+
+class SavedRolloutError(RerollError, ValueError):
+    """A line is no saved rollout, or of a schema that this version does not read."""
+
+
+def step_directory(output: Path, step: int) -> Path:
+    """Folder of collection `step`, counted from 0."""
+    return output / "rollouts" / f"step_{step}"
+
+
+def save_groups(output: Path, step: int, groups: Iterable[tuple[Group, Decision]]) -> int:
+    """Writes the traces of a collection and then its marker; gives the number of traces.
+
+    Args:
+        groups: each group with what the group filters decided about it.
+    """
+    folder = step_directory(output, step)
+    folder.mkdir(parents=True, exist_ok=True)
+    count = 0
+    with (folder / FILE).open("w", encoding="utf-8") as file:
+        for group, decision in groups:
+            for index in range(len(group.traces)):
+                file.write(json.dumps(trace_record(group, index, decision), ensure_ascii=False) + "\n")
+                count += 1
+        file.flush()
+        os.fsync(file.fileno())
+    # The marker appears whole, after the file is closed: a reader that sees it may read every line.
+    partial = folder / (MARKER + ".partial")
+    partial.write_text(json.dumps({"schema": SCHEMA, "traces": count}) + "\n", "utf-8")
+    partial.rename(folder / MARKER)
+    return count
+
+
+def trace_record(group: Group, index: int, decision: Decision) -> dict[str, Any]:
+    """One trace of a group as a saved line."""
+    trace = group.traces[index]
+    stamp = {
+        "kind": group.source,
+        "env_name": group.task.source_dataset,
+        "group_id": group.observation_id,
+        "policy_version": max(trace.weight_versions, default=None),
+        "weight_versions": trace.weight_versions,
+        "is_filtered": decision.outcome != "passed",
+        "filter_decision": decision.outcome,
+        "filter_reason": decision.reason,
+        "group_index": group.group_index,
+        "group_attempt": group.attempt,
+        "rollout_id": group.rollout_id,
+        "sibling": index,
+        "reward": group.rewards[index],
+        "seed": group.seeds[index],
+        "verdicts": {name: asdict(verdict) for name, verdict in trace.verdicts.items()},
+    }
+    return {
+        "schema": SCHEMA,
+        "id": trace.id,
+        "task": asdict(group.task),
+        "nodes": [_node_record(node) for node in trace.nodes],
+        "rewards": trace.rewards,
+        "metrics": trace.metrics,
+        "info": {**trace.info, "reroll": stamp},
+        "is_completed": trace.is_completed,
+        "stop_condition": trace.stop_condition,
+        "errors": trace.errors,
+        "timing": trace.timing,
+    }
+
+
+def _node_record(node: Node) -> dict[str, Any]:
+    record = asdict(node)
+    record["weight_versions"] = [list(span) for span in node.weight_versions]
+    return record
+
+
+def read_rollouts(folder: Path) -> Iterator[Mapping[str, Any]]:
+    """The saved lines of one step; SavedRolloutError names file and line of one that cannot be read."""
+    path = folder / FILE
+    with path.open(encoding="utf-8") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                record = json.loads(line)
+            except ValueError as error:
+                raise SavedRolloutError(f"{path}:{number}: the line is no JSON: {error}") from None
+            if not isinstance(record, dict) or record.get("schema") != SCHEMA:
+                found = record.get("schema") if isinstance(record, dict) else type(record).__name__
+                raise SavedRolloutError(f"{path}:{number}: schema {found!r}; this version reads {SCHEMA}")
+            yield record
+
+
+def is_complete(folder: Path) -> bool:
+    """Whether the step's marker exists."""
+    return (folder / MARKER).exists()
