@@ -1,0 +1,1 @@
+"""Training: the objective, micro-batches, the optimizer step, and the process that holds the model."""

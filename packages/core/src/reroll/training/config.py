@@ -1,0 +1,121 @@
+"""`[objective]` and `[trainer]`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field, model_validator
+
+from reroll.api import ConfigSection, Hook, Problem, RunFile, Selection
+
+
+class ObjectiveSection(ConfigSection):
+    section: ClassVar[str] = "objective"
+
+    advantage_estimator: Annotated[Selection, Hook("advantages")] = Selection(name="grpo")
+    """Rewards of a group → advantages. `{ name = "grpo", grpo_std_normalization = true }` divides by the group's
+    standard deviation; it is off by default."""
+    eps_clip: float = Field(0.2, ge=0, lt=1)
+    """The policy ratio is clipped below at 1 - eps_clip."""
+    eps_clip_high: float = Field(0.28, ge=0)
+    """The policy ratio is clipped above at 1 + eps_clip_high."""
+    eps_clip_c: float | None = Field(None, gt=1)
+    """Dual clip: a token of negative advantage A loses at most -eps_clip_c·A. Off by default."""
+    calculate_per_token_loss: bool = False
+    """True: every token of the step weighs the same. False: every response does."""
+    entropy_coef: float = Field(0.0, ge=0)
+    """Weight of the entropy bonus."""
+    use_kl_loss: bool = False
+    """Adds a penalty on the distance to the starting checkpoint, kept as a frozen copy."""
+    kl_loss_coef: float = Field(0.0, ge=0)
+    """Weight of that penalty; needs use_kl_loss."""
+    kl_loss_type: Literal["k1", "k2", "k3", "low_var_kl"] = "low_var_kl"
+    """Estimator of the distance."""
+    use_rollout_logprobs: bool = False
+    """True: the policy ratio's denominator is the engine's log-probability. False: the trainer's own score at the
+    start of the collection."""
+    correction: Annotated[Selection | None, Hook("corrections")] = None
+    """Off-policy correction between engine and trainer, e.g. "tis" or { name = "tis", tis_clip = 2.0 }."""
+
+    def problems(self, run: RunFile) -> Iterator[Problem]:
+        if self.use_kl_loss and not self.kl_loss_coef:
+            yield Problem(
+                "objective.use_kl_loss",
+                "is true, but kl_loss_coef is 0: the reference would be scored for nothing",
+                "set objective.kl_loss_coef, or leave use_kl_loss out",
+            )
+        if self.kl_loss_coef and not self.use_kl_loss:
+            yield Problem(
+                "objective.kl_loss_coef",
+                f"is {self.kl_loss_coef}, but use_kl_loss is false: it would do nothing",
+                "set objective.use_kl_loss = true",
+            )
+        if self.correction and self.use_rollout_logprobs:
+            yield Problem(
+                "objective.correction",
+                "does nothing beside use_rollout_logprobs = true: the ratio is then taken to the engine already",
+                "leave one of the two out",
+            )
+
+
+class TrainerSection(ConfigSection):
+    section: ClassVar[str] = "trainer"
+
+    global_batch_size: int | None = Field(None, gt=0)
+    """Responses of one optimizer step; by default a whole collection."""
+    max_tokens_per_micro_batch: int = Field(16384, gt=0)
+    """Padded tokens of one forward pass; bounds memory, never changes the gradient."""
+    micro_batch_size: int | None = Field(None, gt=0)
+    """Instead of the token budget: rows of one forward pass."""
+    max_sequence_length: int | None = Field(None, gt=1)
+    """Longest prompt with response that is trained on; by default what `rollout` can produce."""
+    lr: float = Field(1e-6, gt=0)
+    """Peak learning rate."""
+    min_lr: float = Field(0.0, ge=0)
+    """Learning rate at the end of the decay."""
+    lr_decay_style: Literal["constant", "linear", "cosine"] = "constant"
+    """How the rate falls after warm-up."""
+    lr_decay_iters: int | None = Field(None, gt=0)
+    """Optimizer steps until min_lr, warm-up included; by default the whole run."""
+    lr_warmup_iters: int | None = Field(None, ge=0)
+    """Optimizer steps over which the rate rises."""
+    lr_warmup_fraction: float | None = Field(None, ge=0, le=1)
+    """The same, as a part of lr_decay_iters."""
+    weight_decay: float = Field(0.0, ge=0)
+    """AdamW's decay of matrices; norms and biases are not decayed."""
+    adam_beta1: float = Field(0.9, ge=0, lt=1)
+    """AdamW: decay of the mean of gradients."""
+    adam_beta2: float = Field(0.98, ge=0, lt=1)
+    """AdamW: decay of the mean of squared gradients."""
+    adam_eps: float = Field(1e-8, gt=0)
+    """AdamW: added to the root of the mean square."""
+    clip_grad: float = Field(1.0, ge=0)
+    """Largest norm of the whole gradient; 0 switches clipping off."""
+    threads: int = Field(1, gt=0)
+    """Threads of the trainer's process on a CPU."""
+
+    @model_validator(mode="after")
+    def _either(self) -> TrainerSection:
+        if self.lr_warmup_iters is not None and self.lr_warmup_fraction is not None:
+            raise ValueError("lr_warmup_iters and lr_warmup_fraction are two names of one thing: give one")
+        if self.min_lr > self.lr:
+            raise ValueError(f"min_lr = {self.min_lr} is above lr = {self.lr}")
+        if self.micro_batch_size is not None and "max_tokens_per_micro_batch" in self.model_fields_set:
+            raise ValueError("micro_batch_size and max_tokens_per_micro_batch are two ways to cut a step: give one")
+        if self.lr_decay_style == "constant" and self.lr_decay_iters is not None:
+            raise ValueError('lr_decay_iters does nothing with lr_decay_style = "constant"')
+        if self.lr_decay_style == "constant" and self.min_lr:
+            raise ValueError('min_lr does nothing with lr_decay_style = "constant"')
+        return self
+
+    def warmup_steps(self, total_steps: int) -> int:
+        if self.lr_warmup_iters is not None:
+            return self.lr_warmup_iters
+        return round((self.lr_warmup_fraction or 0.0) * (self.lr_decay_iters or total_steps))
+
+    def decay_steps(self, total_steps: int) -> int:
+        return self.lr_decay_iters or total_steps
+
+    def resolved(self, run: RunFile) -> Mapping[str, Any]:
+        return {"optimizer": "AdamW", "ranks": 1}

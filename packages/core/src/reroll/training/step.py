@@ -1,0 +1,176 @@
+"""One collection of samples → optimizer steps. Shapes as in `objective`."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reroll.api import Correction, Sample
+from reroll.traces.samples import optimizer_steps
+from reroll.training.batching import MicroBatch, micro_batches, step_totals
+from reroll.training.logprobs import PolicyHead, token_logprobs
+from reroll.training.objective import Recipe, StepTotals, policy_objective, token_weights
+from reroll.training.schedule import DecayStyle, learning_rate
+
+
+@dataclass(frozen=True)
+class StepSettings:
+    """The resolved numbers of `[trainer]`, and the anchor of the ratio."""
+
+    global_batch_size: int
+    max_tokens: int | None
+    rows: int | None
+    lr: float
+    min_lr: float
+    lr_decay_style: DecayStyle
+    warmup_steps: int
+    decay_steps: int
+    weight_decay: float
+    adam_beta1: float
+    adam_beta2: float
+    adam_eps: float
+    clip_grad: float
+    use_rollout_logprobs: bool
+
+
+class NonFiniteError(ArithmeticError):
+    """Loss or gradient became NaN or infinite; the step was not applied."""
+
+
+class PolicyTrainer:
+    """A model, its optimizer and the recipe; `version` counts completed optimizer steps."""
+
+    def __init__(
+        self,
+        model: Any,
+        reference: Any | None,
+        temperature: float,
+        recipe: Recipe,
+        correction: Correction | None,
+        settings: StepSettings,
+    ) -> None:
+        self.model = model
+        self.head = PolicyHead(model, temperature)
+        self.head.check(model)
+        self.reference = reference
+        self.reference_head = PolicyHead(reference, temperature) if reference is not None else None
+        self.recipe = recipe
+        self.correction = correction
+        self.settings = settings
+        self.version = 0
+        self.optimizer = torch.optim.AdamW(
+            parameter_groups(model, settings.weight_decay),
+            lr=settings.lr,
+            betas=(settings.adam_beta1, settings.adam_beta2),
+            eps=settings.adam_eps,
+        )
+
+    def train_collection(self, samples: Sequence[Sample]) -> list[dict[str, float]]:
+        """Trains on the samples, one optimizer step a `global_batch_size` responses; metrics of each step.
+
+        With several steps, or a reference, old log-probabilities are scored once, before the first step.
+        """
+        steps = [micro_batches(step, self.settings.max_tokens, self.settings.rows) for step in self._cut(samples)]
+        totals = [step_totals(step) for step in self._cut(samples)]
+        olds = [self._score(batches) for batches in steps] if len(steps) > 1 else [None] * len(steps)
+        return [self.step(batches, total, old) for batches, total, old in zip(steps, totals, olds, strict=True)]
+
+    def _cut(self, samples: Sequence[Sample]) -> list[list[Sample]]:
+        return optimizer_steps(samples, self.settings.global_batch_size)
+
+    def _score(self, batches: Sequence[MicroBatch]) -> list[Tensor]:
+        with torch.no_grad():
+            return [token_logprobs(self.model, self.head, batch)[0] for batch in batches]
+
+    def step(self, batches: Sequence[MicroBatch], totals: StepTotals, old: Sequence[Tensor] | None) -> dict[str, float]:
+        """One optimizer step; `old` are the anchor's log-probabilities of each micro-batch, None for the
+        training forward's own. NonFiniteError leaves the weights as they were."""
+        start = time.perf_counter()
+        rate = learning_rate(
+            self.version,
+            self.settings.lr,
+            self.settings.min_lr,
+            self.settings.lr_decay_style,
+            self.settings.warmup_steps,
+            self.settings.decay_steps,
+        )
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        self.optimizer.zero_grad(set_to_none=True)
+        metrics = self.accumulate_gradients(batches, totals, old)
+        limit = self.settings.clip_grad or float("inf")
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit).item()
+        if not all(torch.isfinite(torch.tensor([norm, metrics["loss"]]))):
+            raise NonFiniteError(
+                f"step {self.version}: loss {metrics['loss']}, gradient norm {norm}; the weights were not changed. "
+                "Lower trainer.lr, or look for a response with extreme log-probabilities in the saved rollouts"
+            )
+        self.optimizer.step()
+        self.version += 1
+        return {
+            **metrics,
+            "grad_norm": norm,
+            "lr": rate,
+            "responses": totals.responses,
+            "tokens": totals.tokens,
+            "forward_tokens": sum(int(batch.attention_RT.sum()) for batch in batches),
+            "padding_tokens": sum(batch.padding for batch in batches),
+            "seconds": time.perf_counter() - start,
+        }
+
+    def accumulate_gradients(
+        self, batches: Sequence[MicroBatch], totals: StepTotals, old: Sequence[Tensor] | None
+    ) -> dict[str, float]:
+        """Adds the step's gradient, one micro-batch after the other; the step's metrics."""
+        sums: defaultdict[str, float] = defaultdict(float)
+        for index, batch in enumerate(batches):
+            if not len(batch.row_N):
+                continue
+            logprobs_N, entropy_N = token_logprobs(self.model, self.head, batch)
+            current_N = logprobs_N.detach()
+            old_N = current_N if old is None else old[index]
+            reference_N = self._reference_logprobs(batch)
+            weights_N = token_weights(batch.row_N, batch.rows, totals, self.recipe.calculate_per_token_loss)
+            loss, metrics = policy_objective(
+                logprobs_N=logprobs_N,
+                entropy_N=entropy_N,
+                old_logprobs_N=batch.rollout_logprobs_N if self.settings.use_rollout_logprobs else old_N,
+                rollout_logprobs_N=batch.rollout_logprobs_N,
+                advantages_N=batch.advantages_N,
+                weights_N=weights_N,
+                correction_N=self._correction(old_N, batch),
+                reference_logprobs_N=reference_N,
+                recipe=self.recipe,
+            )
+            loss.backward()  # type: ignore[no-untyped-call]
+            for name, value in metrics.items():
+                sums[name] += float(value)
+            gap_N = (old_N - batch.rollout_logprobs_N).abs()
+            sums["train_rollout_logprob_abs_diff"] += float(gap_N.sum()) / totals.tokens
+        return dict(sums)
+
+    def _reference_logprobs(self, batch: MicroBatch) -> Tensor | None:
+        if self.reference is None or self.reference_head is None:
+            return None
+        with torch.no_grad():
+            return token_logprobs(self.reference, self.reference_head, batch)[0]
+
+    def _correction(self, old_N: Tensor, batch: MicroBatch) -> Tensor | None:
+        if self.correction is None:
+            return None
+        return self.correction.weights(old_N, batch.rollout_logprobs_N, batch.row_N).detach()
+
+
+def parameter_groups(model: Any, weight_decay: float) -> list[dict[str, Any]]:
+    """Matrices with weight decay; norms, biases and other vectors without."""
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    return [
+        {"params": [parameter for parameter in parameters if parameter.ndim >= 2], "weight_decay": weight_decay},
+        {"params": [parameter for parameter in parameters if parameter.ndim < 2], "weight_decay": 0.0},
+    ]
