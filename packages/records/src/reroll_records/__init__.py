@@ -1,0 +1,1 @@
+"""Inference records for reroll: every scored group's outcome in one store."""

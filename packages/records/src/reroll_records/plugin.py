@@ -1,0 +1,1 @@
+"""What the package registers: nothing yet, so that a run which needs it is told so."""

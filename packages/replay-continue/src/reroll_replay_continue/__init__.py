@@ -1,0 +1,1 @@
+"""Replay derivation for reroll: resume a saved rollout part-way."""

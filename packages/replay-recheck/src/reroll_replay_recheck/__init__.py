@@ -1,0 +1,1 @@
+"""Replay derivation for reroll: ask for a check of a finished rollout."""
