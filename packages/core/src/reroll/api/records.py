@@ -9,6 +9,7 @@ from typing import Literal
 
 from reroll.api.component import Component
 from reroll.api.context import RunContext
+from reroll.api.sections import RunFile
 from reroll.api.traces import Group
 
 Disposition = Literal["consumed", "expired", "filtered", "aborted", "failed", "returned"]
@@ -29,6 +30,12 @@ class RecordWriter(Component):
 
     A writer's failure is logged once and never reaches training; a method must not block.
     """
+
+    @classmethod
+    def from_run(cls, run: RunFile) -> RecordWriter | None:
+        """A writer for this run, or None where the run file does not ask for one. Every installed writer is
+        asked, so that a package's own section decides."""
+        return cls()
 
     @abstractmethod
     def open(self, context: RunContext) -> None: ...

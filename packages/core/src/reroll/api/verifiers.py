@@ -54,6 +54,11 @@ class Verifier(Component):
     concurrency: ClassVar[int] = 32
     """For asynchronous verifiers: calls in flight."""
 
+    def warm_up(self) -> None:
+        """Imports and prepares what judging needs; called once in each process, before its first call, and no
+        deadline counts it."""
+        return
+
     def score(self, task: Task, trace: Trace) -> Verdict | Awaitable[Verdict]:
         """Judges one rollout against `task.targets[self.name]`."""
         raise NotImplementedError

@@ -97,6 +97,11 @@ class ProcessWorker:
                     self._resolve(reply)
         except (asyncio.IncompleteReadError, ConnectionError):
             await self._mourn()
+        except Exception as error:
+            # A reply that this process cannot read leaves the stream useless: better one death with a name than
+            # calls that wait for ever.
+            self.kill()
+            await self._mourn(f"; its reply could not be read: {type(error).__name__}: {error}")
 
     def _resolve(self, reply: Reply) -> None:
         future = self._waiting.pop(reply.id, None)
@@ -107,12 +112,12 @@ class ProcessWorker:
         else:
             future.set_result(reply.value)
 
-    async def _mourn(self) -> None:
+    async def _mourn(self, why: str = "") -> None:
         """Every waiting call fails with the worker's name and its last words."""
         code = await _wait(self.process, 5.0)
         how = "is still running without a connection" if code is None else describe_exit(code)
         words = "" if self._closing else last_lines(self.log)
-        self._died = WorkerDied(f"worker {self.name!r} {how}" + (f"; its last words:\n{words}" if words else ""))
+        self._died = WorkerDied(f"worker {self.name!r} {how}{why}" + (f"; its last words:\n{words}" if words else ""))
         for future in self._waiting.values():
             if not future.done():
                 future.set_exception(self._died)

@@ -1,0 +1,1 @@
+"""Rollouts: tasks become scored groups, for training and for evaluation."""

@@ -1,0 +1,176 @@
+"""`[rollout]` and `[eval]`: how responses are drawn, and what is measured on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from reroll.api import Config, ConfigSection, Hook, Problem, RunFile, SamplingParams, Selection
+from reroll.config.run import RunSection
+from reroll.models.config import ModelSection
+from reroll.models.files import ModelError, resolve_model
+from reroll.rollouts.scoring.config import ScoringConfig
+from reroll.tasks.config import DataSection, check_task_set
+
+
+class RolloutSection(ConfigSection):
+    section: ClassVar[str] = "rollout"
+
+    num_rollout: int = Field(10, gt=0)
+    """Collections of the run."""
+    rollout_batch_size: int = Field(16, gt=0)
+    """Prompts of one collection."""
+    n_samples_per_prompt: int = Field(8, gt=1)
+    """Responses of one group."""
+    temperature: float = Field(1.0, gt=0)
+    """Logits are divided by it, in the engine and in the trainer."""
+    top_p: float = Field(1.0, gt=0, le=1)
+    """Nucleus sampling; below 1 the trainer's distribution is not the one that was drawn from."""
+    top_k: int = Field(-1, ge=-1)
+    """Draw among the k most likely tokens; -1 switches it off."""
+    min_p: float = Field(0.0, ge=0, lt=1)
+    """Draw among tokens at least this likely, relative to the most likely one."""
+    rollout_max_response_len: int = Field(128, gt=0)
+    """Most tokens of a response."""
+    rollout_max_prompt_len: int = Field(1024, gt=0)
+    """Longer prompts are skipped, and counted."""
+    rollout_max_context_len: int | None = Field(None, gt=1)
+    """Most tokens of prompt and response together; by default the two lengths added."""
+    stop: list[str] = []
+    """Strings that end a response."""
+    stop_token_ids: list[int] = []
+    """Tokens that end a response, beside the model's own end-of-sequence ids."""
+    seed: int | None = None
+    """Sampling; by default `run.seed`."""
+    harness: Annotated[Selection, Hook("harnesses")] = Selection(name="single_turn")
+    """How a task becomes a conversation."""
+    group_filters: Annotated[list[Selection], Hook("group_filters")] = [Selection(name="zero_variance")]
+    """What decides whether a scored group is trained on; the first that does not pass it decides."""
+    failure_policy: Literal["exclude"] | float = "exclude"
+    """A response whose verifier failed: `exclude` leaves it out of statistics and loss; a number is its score."""
+    max_empty_collections: int = Field(3, gt=0)
+    """So many collections in a row without a group to train on end the run."""
+    scoring: ScoringConfig = ScoringConfig()
+    """The processes in which verifiers run."""
+
+    @property
+    def max_context(self) -> int:
+        return self.rollout_max_context_len or self.rollout_max_prompt_len + self.rollout_max_response_len
+
+    @property
+    def collection_size(self) -> int:
+        """Responses of one collection."""
+        return self.rollout_batch_size * self.n_samples_per_prompt
+
+    def sampling(self, seed: int) -> SamplingParams:
+        """The training sampling parameters with a response's own seed."""
+        return SamplingParams(
+            temperature=self.temperature,
+            top_p=self.top_p,
+            top_k=self.top_k,
+            min_p=self.min_p,
+            max_new_tokens=self.rollout_max_response_len,
+            stop_token_ids=tuple(self.stop_token_ids),
+            stop=tuple(self.stop),
+            seed=seed,
+        )
+
+    def problems(self, run: RunFile) -> Iterator[Problem]:
+        limit = self.rollout_max_context_len
+        if limit is not None and limit < self.rollout_max_response_len + 1:
+            yield Problem(
+                "rollout.rollout_max_context_len",
+                f"{limit} leaves no room for a prompt beside rollout_max_response_len = {self.rollout_max_response_len}",
+                "raise it, or lower rollout_max_response_len",
+            )
+        sum_of_both = self.rollout_max_prompt_len + self.rollout_max_response_len
+        if limit is not None and limit > sum_of_both:
+            yield Problem(
+                "rollout.rollout_max_context_len",
+                f"{limit} can never be reached: prompt and response together have at most {sum_of_both} tokens",
+                f"set it to {sum_of_both}, or leave it out",
+            )
+
+    def validate_files(self, run: RunFile) -> Iterator[Problem]:
+        yield from check_context("rollout", self.max_context, run)
+
+
+def check_context(key: str, needed: int, run: RunFile) -> Iterator[Problem]:
+    """Does the model have so many positions?"""
+    try:
+        available = resolve_model(run.get(ModelSection).path).max_context
+    except ModelError:
+        return  # told by [model] itself
+    if available is not None and needed > available:
+        yield Problem(
+            key, f"needs {needed} tokens of context, the model has {available} positions", "lower the lengths"
+        )
+
+
+class EvalSet(Config):
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    """Names the set in metrics and in the summary."""
+    task_set: Annotated[Selection, Hook("task_sets")]
+    """The tasks."""
+    eval_interval: int | None = Field(None, gt=0)
+    """Optimizer steps between evaluations; by default `eval.eval_interval`."""
+    n_samples_per_eval_prompt: int = Field(1, gt=0)
+    """Responses of each task."""
+    temperature: float = Field(0.0, ge=0)
+    """0 takes the most likely token."""
+    top_p: float = Field(1.0, gt=0, le=1)
+    """Nucleus sampling."""
+    top_k: int = Field(-1, ge=-1)
+    """Draw among the k most likely tokens; -1 switches it off."""
+    max_response_len: int | None = Field(None, gt=0)
+    """Most tokens of a response; by default `rollout.rollout_max_response_len`."""
+    max_prompt_len: int | None = Field(None, gt=0)
+    """Longer prompts are left out and counted; by default `rollout.rollout_max_prompt_len`."""
+
+
+class EvalSection(ConfigSection):
+    section: ClassVar[str] = "eval"
+
+    sets: list[EvalSet] = []
+    """Held-out sets, each `[[eval.sets]]` with a name and a task set."""
+    eval_interval: int | None = Field(None, gt=0)
+    """Optimizer steps between evaluations; by default only before and after training."""
+    skip_eval_before_train: bool = False
+    """Leaves out the evaluation of the starting checkpoint."""
+
+    def problems(self, run: RunFile) -> Iterator[Problem]:
+        names = [item.name for item in self.sets]
+        for index, item in enumerate(self.sets):
+            if names.index(item.name) != index:
+                yield Problem(f"eval.sets[{index}].name", f"{item.name!r} is the name of another set as well")
+            if item.n_samples_per_eval_prompt > 1 and item.temperature == 0:
+                yield Problem(
+                    f"eval.sets[{index}].n_samples_per_eval_prompt",
+                    f"{item.n_samples_per_eval_prompt} responses at temperature 0 are all the same",
+                    "set a temperature, or take one sample",
+                )
+        if not self.sets and self.eval_interval is not None:
+            yield Problem("eval.eval_interval", "does nothing without [[eval.sets]]")
+        if not self.sets and self.skip_eval_before_train:
+            yield Problem("eval.skip_eval_before_train", "does nothing without [[eval.sets]]")
+
+    def validate_files(self, run: RunFile) -> Iterator[Problem]:
+        rollout, verifiers = run.get(RolloutSection), run.get(DataSection).verifiers
+        for index, item in enumerate(self.sets):
+            yield from check_task_set(f"eval.sets[{index}].task_set", item.task_set, verifiers, run)
+            longest = (item.max_prompt_len or rollout.rollout_max_prompt_len) + (
+                item.max_response_len or rollout.rollout_max_response_len
+            )
+            yield from check_context(f"eval.sets[{index}]", longest, run)
+
+    def resolved(self, run: RunFile) -> Mapping[str, Any]:
+        return {"sets": [item.name for item in self.sets]}
+
+
+def seeds(run: RunFile) -> tuple[int, int, int]:
+    """`run.seed`, and the data and rollout seeds that follow it where they are not given."""
+    base = run.get(RunSection).seed
+    data, rollout = run.get(DataSection).seed, run.get(RolloutSection).seed
+    return base, base if data is None else data, base if rollout is None else rollout

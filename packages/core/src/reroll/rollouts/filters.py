@@ -1,0 +1,28 @@
+"""Built-in group filters."""
+
+from __future__ import annotations
+
+from reroll.api import Decision, Group, GroupFilter
+
+
+class ZeroVariance(GroupFilter):
+    """Drops groups whose responses all have the same reward: their advantages are 0 and they teach nothing."""
+
+    name = "zero_variance"
+
+    def decide(self, group: Group) -> Decision:
+        rewards = set(group.scored_rewards)
+        if len(rewards) == 1:
+            return Decision("filtered", f"zero_variance_{rewards.pop():g}")
+        return Decision("passed")
+
+
+def decide(group: Group, filters: list[GroupFilter]) -> Decision:
+    """The first filter that does not pass the group decides; one with fewer than two scored responses is aborted."""
+    if len(group.scored_rewards) < 2:
+        return Decision("aborted", f"{len(group.scored_rewards)} of {len(group.traces)} responses were scored")
+    for group_filter in filters:
+        decision = group_filter.decide(group)
+        if decision.outcome != "passed":
+            return decision
+    return Decision("passed")

@@ -1,0 +1,157 @@
+"""One scoring process, and the calls that were sent to it and have no answer yet."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import os
+import pickle
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from reroll.api import Task, Trace, Verdict, WorkerSpec
+from reroll.rollouts.scoring.progress import ProgressPage
+from reroll.rollouts.scoring.worker import Outcome, VerifierSpec
+from reroll.workers.process import ProcessWorker, describe_exit, last_lines
+
+TARGET = "reroll.rollouts.scoring.worker:ScoringWorker"
+
+# One process is one core's worth of work: libraries that start a thread a core would only get in the
+# way of the other workers, and reserve memory for each.
+THREADS = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+
+class Judged(NamedTuple):
+    """What a call gave: one verdict a trace, and the seconds that the verifier itself took."""
+
+    verdicts: list[Verdict]
+    seconds: float
+
+
+@dataclass(eq=False)
+class Job:
+    """A call of a verifier that somebody waits for."""
+
+    verifier: str
+    task: Task
+    traces: Sequence[Trace]
+    group: bool
+    future: asyncio.Future[Judged]
+    losses: int = 0
+    """Workers that were lost with the call in their queue, without any call to blame."""
+
+    def resolve(self, verdicts: list[Verdict], seconds: float) -> None:
+        if not self.future.done():
+            self.future.set_result(Judged(verdicts, seconds))
+
+    def resolve_failed(self, verdict: Verdict, seconds: float) -> None:
+        self.resolve([verdict] * len(self.traces), seconds)
+
+    def fail(self, error: BaseException) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
+class Lane:
+    """Sends calls to one worker. It is used until the worker is dead, and then never again."""
+
+    def __init__(self, worker: ProcessWorker, page: ProgressPage) -> None:
+        self.worker = worker
+        self.page = page
+        self.calls: dict[int, Job] = {}
+        self.gone = False
+        self.stalled: int | None = None
+        """Number of the slow call that the others were taken back from."""
+        self.heard = time.monotonic()
+        """When the worker last answered, or last had nothing to do."""
+        self._numbers = itertools.count(1)
+        self._taken_back: set[int] = set()
+        self._sending: set[asyncio.Task[Outcome]] = set()
+
+    @classmethod
+    async def start(cls, name: str, verifiers: Mapping[str, VerifierSpec], memory_bytes: int) -> Lane:
+        page, path = ProgressPage.create()
+        try:
+            arguments = {"verifiers": dict(verifiers), "page": str(path), "memory_limit_bytes": memory_bytes}
+            environment = {key: value for key, value in THREADS.items() if key not in os.environ}
+            worker = await ProcessWorker.start(WorkerSpec(name, TARGET, arguments, environment))
+        except BaseException:
+            page.close()
+            raise
+        finally:
+            path.unlink(missing_ok=True)
+        return cls(worker, page)
+
+    @property
+    def waiting(self) -> int:
+        """Calls that the worker has, or is at."""
+        return len(self.calls) - len(self._taken_back)
+
+    def room(self, window: int) -> int:
+        return 0 if self.gone or self.stalled is not None else window - self.waiting
+
+    def send(self, job: Job, answered: Callable[[Lane, int, Job, asyncio.Task[Outcome]], None]) -> None:
+        # Pickled here and not with the whole frame: what cannot be sent then fails one call.
+        try:
+            payload = pickle.dumps((job.task, job.traces), protocol=pickle.HIGHEST_PROTOCOL)
+        except Exception as error:
+            job.fail(error)
+            return
+        if not self.calls:
+            self.heard = time.monotonic()
+        number = next(self._numbers)
+        self.calls[number] = job
+        sending = asyncio.create_task(self.worker.call("judge", number, job.verifier, payload, job.group))
+        self._sending.add(sending)
+        sending.add_done_callback(self._sending.discard)
+        sending.add_done_callback(lambda done: answered(self, number, job, done))
+
+    def answered(self, number: int) -> None:
+        """A reply came: the call is over, or was skipped."""
+        del self.calls[number]
+        self._taken_back.discard(number)
+        self.heard = time.monotonic()
+        if self.stalled == number:
+            self.stalled = None
+
+    def take_back(self, running: int) -> list[Job]:
+        """The calls behind the running one; the worker will skip them when it comes to them."""
+        behind = [number for number in self.calls if number > running and number not in self._taken_back]
+        self._taken_back.update(behind)
+        self.stalled = running
+        self.page.revoke(max(self.calls))
+        return [self.calls[number] for number in behind]
+
+    def unanswered(self, but: Job | None) -> list[Job]:
+        """The calls to judge elsewhere after the worker's end; one that it did not get to say the result of
+        is among them."""
+        return [job for number, job in self.calls.items() if number not in self._taken_back and job is not but]
+
+    def exit_words(self) -> str | None:
+        """How the process ended and what it said last; None while it runs."""
+        code = self.worker.process.poll()
+        if code is None:
+            return None
+        words = last_lines(self.worker.log)
+        return f"worker {self.worker.name!r} {describe_exit(code)}" + (f"; its last words:\n{words}" if words else "")
+
+    def kill(self) -> None:
+        """Ends the worker and what it started. Its process group has its number."""
+        if self.gone:
+            return  # by now the number may be another's
+        self.gone = True
+        with contextlib.suppress(OSError):  # nothing is left of it
+            os.killpg(self.worker.process.pid, signal.SIGKILL)
+        self.worker.kill()
+
+    async def end(self) -> None:
+        self.kill()
+        await self.worker.close(timeout=0)
+        for sending in self._sending:
+            sending.cancel()
+        await asyncio.gather(*self._sending, return_exceptions=True)
+        self.page.close()

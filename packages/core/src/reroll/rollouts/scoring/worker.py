@@ -1,0 +1,175 @@
+"""The worker's side of the scoring pool: makes verifiers when they are first asked, and asks them."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import faulthandler
+import gc
+import importlib
+import os
+import pickle
+import resource
+import signal
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from reroll.api import Verdict, Verifier
+from reroll.rollouts.scoring.contract import ContractViolation, checked, checked_group, described, failed
+from reroll.rollouts.scoring.progress import LOADING, WORKING, ProgressPage
+
+LOG_BYTES = 1 << 20
+"""What verifiers print is cut back to nothing above this size; it is only read for last words."""
+
+WORN_SHARE = 0.7
+"""Of the memory limit, that a process may still hold after a call."""
+
+
+class VerifierSpec(NamedTuple):
+    """A verifier for the pool: `module:Class`, its options, and the distribution that errors name."""
+
+    path: str
+    config: Mapping[str, Any]
+    distribution: str
+
+
+class Outcome(NamedTuple):
+    """What became of a call that came back.
+
+    Attributes:
+        verdicts: one a trace; None if there are none, for one of the reasons that follow.
+        seconds: the call's own time, without queueing and loading.
+        skipped: the pool had taken the call back before it was begun.
+        violation: how the verifier broke its contract.
+        unloadable: why the verifier could not be made.
+        unreadable: why the traces could not be read in the worker.
+        worn: the process holds so much memory that it should be replaced.
+    """
+
+    verdicts: list[Verdict] | None = None
+    seconds: float = 0.0
+    skipped: bool = False
+    violation: str = ""
+    unloadable: str = ""
+    unreadable: str = ""
+    worn: bool = False
+
+
+class ScoringWorker:
+    """Runs in a process of its own; `judge` is called with numbers that only grow."""
+
+    def __init__(self, verifiers: Mapping[str, VerifierSpec], page: str, memory_limit_bytes: int) -> None:
+        # A group of its own, so that what a verifier starts dies with the worker.
+        os.setpgid(0, 0)
+        die_with_parent()
+        faulthandler.enable()
+        self.specs = verifiers
+        self.progress = ProgressPage(Path(page))
+        self.loaded: dict[str, Verifier] = {}
+        self.calls = 0
+        self.memory_limit = memory_limit_bytes
+        limit_resources(memory_limit_bytes)
+
+    def judge(self, call: int, name: str, payload: bytes, group: bool) -> Outcome:
+        if call <= self.progress.revoked:
+            return Outcome(skipped=True)
+        verifier = self.loaded.get(name)
+        if verifier is None:
+            self.progress.enter(LOADING, call, time.monotonic())
+            try:
+                verifier = self.loaded[name] = load_verifier(self.specs[name])
+            except BaseException as error:  # SystemExit as well: the import's doing, not the pool's
+                return Outcome(unloadable=described(error))
+            finally:
+                self.progress.rest()
+        self._bound_log()
+        try:
+            task, traces = pickle.loads(payload)
+        except Exception as error:
+            return Outcome(unreadable=described(error))
+        verdicts, violation = None, ""
+        begun = time.monotonic()
+        self.progress.enter(WORKING, call, begun)
+        try:
+            if group:
+                verdicts = checked_group(verifier.score_group(task, traces), len(traces))
+            else:
+                verdicts = [checked(verifier.score(task, trace)) for trace in traces]
+        except ContractViolation as error:
+            violation = str(error)
+        except BaseException as error:  # SystemExit as well: a verifier cannot end the process
+            verdicts = failed(error, len(traces))
+        finally:
+            self.progress.rest()
+        seconds = time.monotonic() - begun
+        return Outcome(verdicts, seconds, violation=violation, worn=self._worn())
+
+    def _worn(self) -> bool:
+        """Whether what verifiers keep between calls nears the limit: later calls would fail for it, and many
+        a library reports that as an answer which it cannot read."""
+        if not self.memory_limit or allocated_bytes() < WORN_SHARE * self.memory_limit:
+            return False
+        gc.collect()
+        return allocated_bytes() >= WORN_SHARE * self.memory_limit
+
+    def _bound_log(self) -> None:
+        self.calls += 1
+        if self.calls % 256 == 0:
+            sys.stdout.flush()
+            if os.fstat(1).st_size > LOG_BYTES:
+                os.ftruncate(1, 0)
+
+
+def load_verifier(spec: VerifierSpec) -> Verifier:
+    """Imports the class and makes the verifier; what it prepares for its first call is part of that.
+
+    `warm_up` imports what `score` needs: a deadline counts from the start of the work, and a slow import is
+    not yet that.
+    """
+    module, _, name = spec.path.partition(":")
+    cls: Any = importlib.import_module(module)
+    for part in name.split("."):
+        cls = getattr(cls, part)
+    verifier: Verifier = cls(cls.Config.model_validate(dict(spec.config)))
+    verifier.warm_up()
+    return verifier
+
+
+def die_with_parent() -> None:
+    """Has the system kill this process with its controller, where it can (Linux).
+
+    A worker also notices by itself that its controller is gone, but not during a call that keeps the
+    interpreter lock, and that might never end.
+    """
+    set_parent_death_signal = 1
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(set_parent_death_signal, int(signal.SIGKILL))
+
+
+def limit_resources(memory_bytes: int) -> None:
+    """Bounds memory (0: not at all) and leaves no core files behind."""
+    limits = [(resource.RLIMIT_CORE, 0)]
+    if memory_bytes:
+        # RLIMIT_DATA counts what is allocated. RLIMIT_AS would also count what is only mapped, which
+        # numerical libraries do by the gigabyte.
+        limits.append((resource.RLIMIT_DATA, memory_bytes))
+    for kind, limit in limits:
+        try:
+            _, hard = resource.getrlimit(kind)
+            if hard != resource.RLIM_INFINITY:
+                limit = min(limit, hard)
+            resource.setrlimit(kind, (limit, limit))
+        except (OSError, ValueError):
+            continue  # not enforced on this platform
+
+
+def allocated_bytes() -> int:
+    """What `RLIMIT_DATA` counts; 0 where it cannot be read."""
+    try:
+        with open("/proc/self/statm", "rb") as file:
+            return int(file.read().split()[5]) * resource.getpagesize()
+    except (OSError, IndexError):
+        return 0
