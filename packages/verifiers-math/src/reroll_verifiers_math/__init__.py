@@ -1,0 +1,1 @@
+"""Answers judged by mathematical equality, for reroll."""
