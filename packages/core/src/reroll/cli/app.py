@@ -1,0 +1,51 @@
+"""The application: built-in commands, then those of plugins."""
+
+from __future__ import annotations
+
+import sys
+from typing import cast
+
+import typer
+
+from reroll.api import RerollError, RunFileError
+
+
+def build() -> typer.Typer:
+    """The whole command line."""
+    from reroll.cli import new_plugin, plan, plugins, score, train, validate
+    from reroll.plugins import installed_plugins
+
+    app = typer.Typer(
+        name="reroll",
+        help="Asynchronous reinforcement learning for language models, made of plugins.",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        add_completion=False,
+    )
+    app.command("plan")(plan.plan)
+    app.command("validate")(validate.validate)
+    app.command("train", context_settings={"help_option_names": ["--help", "-h"]})(train.train)
+    app.command("score")(score.score)
+    app.command("plugins")(plugins.plugins)
+    app.command("new-plugin")(new_plugin.new_plugin)
+    manager = installed_plugins()
+    for name in manager.names("commands"):
+        app.add_typer(cast(typer.Typer, manager.get("commands", name).cls), name=name)
+    return app
+
+
+def main() -> None:
+    """Entry point: errors that a user can act on are printed without a traceback."""
+    try:
+        build()()
+    except RunFileError as error:
+        count = len(error.problems)
+        print(f"{count} fault{'s' if count > 1 else ''} in the run file:", file=sys.stderr)
+        for problem in error.problems:
+            print(f"  {problem}", file=sys.stderr)
+        sys.exit(2)
+    except RerollError as error:
+        print(f"error: {error}", file=sys.stderr)
+        for note in getattr(error, "__notes__", ()):
+            print(f"  {note}", file=sys.stderr)
+        sys.exit(1)

@@ -1,0 +1,25 @@
+"""`reroll train`: one run, from start to summary."""
+
+from __future__ import annotations
+
+import time
+
+import typer
+
+from reroll.cli.options import RunFileArgument, SetOption, load
+
+
+def train(run_file: RunFileArgument, set_: SetOption = None) -> None:
+    """Train: generate, score, filter, train, publish, evaluate. Ctrl-C ends it cleanly."""
+    import asyncio
+
+    from reroll.api import RunFileError
+    from reroll.cli.validate import file_problems
+    from reroll.runner import run_training
+
+    began = time.perf_counter()
+    run = load(run_file, set_)
+    problems = list(file_problems(run))
+    if problems:
+        raise RunFileError(problems)
+    raise typer.Exit(asyncio.run(run_training(run, began)))

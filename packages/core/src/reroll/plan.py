@@ -1,0 +1,106 @@
+"""What a run file resolves to, and the faults that only show across rooms. Starts nothing, reads no model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from reroll.api import Problem
+from reroll.config import LoadedRunFile
+from reroll.config.run import RunSection
+from reroll.models.config import ModelSection
+from reroll.reporting.config import OutputSection
+from reroll.rollouts.config import EvalSection, RolloutSection, seeds
+from reroll.serving.config import ServingSection
+from reroll.tasks.config import DataSection
+from reroll.training.config import ObjectiveSection, TrainerSection
+
+
+def global_batch_size(run: LoadedRunFile) -> int:
+    """Responses of one optimizer step."""
+    return run.get(TrainerSection).global_batch_size or run.get(RolloutSection).collection_size
+
+
+def updates_per_collection(run: LoadedRunFile) -> int:
+    """Optimizer steps of one collection."""
+    return run.get(RolloutSection).collection_size // global_batch_size(run)
+
+
+def size_problems(run: LoadedRunFile) -> Iterator[Problem]:
+    """Do collection and optimizer batch, and the lengths of both sides, fit each other?"""
+    rollout, trainer = run.get(RolloutSection), run.get(TrainerSection)
+    size, batch = rollout.collection_size, global_batch_size(run)
+    if size % batch:
+        divisors = [number for number in range(1, size + 1) if size % number == 0]
+        close = sorted(sorted(divisors, key=lambda number: abs(number - batch))[:3])
+        yield Problem(
+            "trainer.global_batch_size",
+            f"{batch} does not divide a collection of {size} responses (rollout_batch_size "
+            f"{rollout.rollout_batch_size} x n_samples_per_prompt {rollout.n_samples_per_prompt})",
+            f"a collection holds whole optimizer steps; near it would be {', '.join(map(str, close))}",
+        )
+    longest = trainer.max_sequence_length
+    if longest is not None and longest < rollout.max_context:
+        yield Problem(
+            "trainer.max_sequence_length",
+            f"{longest} is shorter than the {rollout.max_context} tokens that a rollout may have",
+            f"set rollout.rollout_max_context_len to {longest}, or raise it to {rollout.max_context}",
+        )
+
+
+def make_plan(run: LoadedRunFile) -> dict[str, Any]:
+    """Everything that the run file resolves to, for `reroll plan`."""
+    rollout, trainer, serving = run.get(RolloutSection), run.get(TrainerSection), run.get(ServingSection)
+    run_seed, data_seed, rollout_seed = seeds(run)
+    updates = updates_per_collection(run)
+    total = rollout.num_rollout * updates
+    objective = run.get(ObjectiveSection)
+    return {
+        "run": {
+            "name": run.get(RunSection).name,
+            "seeds": {"run": run_seed, "data": data_seed, "rollout": rollout_seed},
+            "output": str(run.get(OutputSection).dir or f"outputs/{run.get(RunSection).name}-<date>-<time>"),
+        },
+        "model": run.get(ModelSection).path,
+        "placement": {
+            "backend": run.sections["placement"].model_dump()["backend"]["name"],
+            "trainer_ranks": 1,
+            "engines": serving.num_engines,
+            "processes": 2 + serving.num_engines + rollout.scoring.workers,
+        },
+        "serving": {
+            "engine": serving.engine.to_toml(),
+            "publication_mode": serving.publication_mode.name,
+            "transport": serving.transport.name,
+        },
+        "sizes": {
+            "collections": rollout.num_rollout,
+            "collection_prompts": rollout.rollout_batch_size,
+            "collection_responses": rollout.collection_size,
+            "optimizer_batch_responses": global_batch_size(run),
+            "updates_per_collection": updates,
+            "optimizer_steps": total,
+            "warmup_steps": trainer.warmup_steps(total),
+        },
+        "lengths": {
+            "prompt": rollout.rollout_max_prompt_len,
+            "response": rollout.rollout_max_response_len,
+            "context": rollout.max_context,
+            "sequence": trainer.max_sequence_length or rollout.max_context,
+        },
+        "objective": {
+            "advantage_estimator": objective.advantage_estimator.to_toml(),
+            "correction": objective.correction.to_toml() if objective.correction else None,
+            "aggregation": "per token" if objective.calculate_per_token_loss else "per response",
+            "ratio_anchor": "engine" if objective.use_rollout_logprobs else "trainer",
+            "reference_model": objective.use_kl_loss,
+        },
+        "data": {
+            "task_set": run.get(DataSection).task_set.to_toml(),
+            "verifiers": run.get(DataSection).weights(),
+        },
+        "eval": [item.name for item in run.get(EvalSection).sets],
+        "plugins": {key: f"{given.distribution} {given.version}" for key, given in sorted(run.used_plugins().items())},
+        "explicit": sorted(run.explicit),
+        "settings": run.to_toml(),
+    }

@@ -1,0 +1,1 @@
+"""Publication: when engines take new weights, and how tensors reach them."""

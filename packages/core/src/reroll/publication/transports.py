@@ -1,0 +1,73 @@
+"""Transports that go through files: in shared memory, or on disk."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+from pydantic import Field
+
+from reroll.api import Config, Engine, RerollError, Transport, WeightBucket, WeightSource
+
+
+class FileTransportConfig(Config):
+    update_weight_buffer_size: int = Field(512 * 1024**2, gt=0)
+    """Bytes of tensors in one file; bounds what an engine holds beside the staged model."""
+    directory: Path | None = None
+    """Where the files stand while engines read them; every engine must see it. By default the temporary folder, or
+    /dev/shm for `shared_memory`."""
+
+
+class DiskTransport(Transport):
+    """The trainer writes safetensors files, engines read them, then they are removed.
+
+    Works wherever trainer and engines share a file system.
+    """
+
+    name = "disk"
+    Config = FileTransportConfig
+    default_directory: Path | None = None
+
+    def __init__(self, config: object = None) -> None:
+        super().__init__(config)
+        self._folder: Path | None = None
+        self._buckets: list[WeightBucket] = []
+
+    async def begin(self, source: WeightSource, version: int) -> int:
+        parent = self.config.directory or self.default_directory
+        if parent is not None:
+            parent.mkdir(parents=True, exist_ok=True)
+        self._folder = Path(tempfile.mkdtemp(prefix=f"reroll-weights-{version}-", dir=parent))
+        try:
+            self._buckets = await source.export_weights(self._folder, self.config.update_weight_buffer_size)
+        except OSError as error:
+            raise RerollError(
+                f"weights of version {version} could not be written to {self._folder}: {error}"
+            ) from error
+        return sum(bucket.num_bytes for bucket in self._buckets)
+
+    async def stage(self, engine: Engine) -> None:
+        await engine.stage_weights(self._buckets)
+
+    async def finish(self) -> None:
+        if self._folder is not None:
+            shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder, self._buckets = None, []
+
+
+class SharedMemoryTransport(DiskTransport):
+    """The same through memory that all processes of one machine share."""
+
+    name = "shared_memory"
+    default_directory = Path("/dev/shm")
+
+    async def begin(self, source: WeightSource, version: int) -> int:
+        if self.config.directory is None and not Path("/dev/shm").is_dir():
+            raise RerollError('this machine has no /dev/shm: set serving.transport = "disk"')
+        try:
+            return await super().begin(source, version)
+        except Exception as error:
+            free = shutil.disk_usage(self.config.directory or "/dev/shm").free
+            error.add_note(f'/dev/shm has {free:,} bytes free; if that is too little: serving.transport = "disk"')
+            raise

@@ -1,0 +1,37 @@
+"""`[output]` and `[trackers]`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+from reroll.api import ConfigSection, Hook, Problem, RunFile, Selection
+
+
+class OutputSection(ConfigSection):
+    section: ClassVar[str] = "output"
+
+    dir: Path | None = None
+    """The run's folder, new or empty; by default a new one, `outputs/<run.name>-<date>-<time>`."""
+    export_hf: bool = False
+    """Write the trained model as a Hugging Face directory to `<output>/model` at the end."""
+
+    def validate_files(self, run: RunFile) -> Iterator[Problem]:
+        if self.dir is None or not self.dir.exists():
+            return
+        if not self.dir.is_dir():
+            yield Problem("output.dir", f"{str(self.dir)!r} is a file")
+        elif any(self.dir.iterdir()):
+            yield Problem(
+                "output.dir",
+                f"{str(self.dir)!r} is not empty, and a run never writes over another",
+                "give another folder, or leave output.dir out for a new one each time",
+            )
+
+
+class TrackersSection(ConfigSection):
+    section: ClassVar[str] = "trackers"
+
+    names: Annotated[list[Selection], Hook("trackers")] = [Selection(name="jsonl")]
+    """Where metrics go; `jsonl` writes `<output>/metrics.jsonl`."""

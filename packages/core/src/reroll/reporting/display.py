@@ -1,0 +1,64 @@
+"""The display: a progress bar on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+
+class Display:
+    """What a person sees while the run goes. `total` counts collections."""
+
+    def __init__(self, total: int, console: Console | None = None) -> None:
+        self.console = console or Console(file=sys.stderr)
+        self._start: float | None = None
+        self._accuracy: float | None = None
+        self._total = total
+        self._progress: Progress | None = None
+        if self.console.is_terminal:
+            self._progress = Progress(
+                TextColumn("[bold]{task.description}"),
+                BarColumn(),
+                MofNCompleteColumn(),
+                TextColumn("{task.fields[facts]}"),
+                TimeRemainingColumn(),
+                console=self.console,
+                transient=True,
+            )
+            self._task = self._progress.add_task("training", total=total, facts="")
+            self._progress.start()
+
+    def line(self, text: str) -> None:
+        """A line that stays."""
+        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def evaluated(self, name: str, result: Mapping[str, Any]) -> None:
+        self._accuracy = result["accuracy"]
+        parsed = "" if result["parse_rate"] is None else f", parse rate {result['parse_rate']:.1%}"
+        self.line(f"step {result['step']:>4}  {name}: accuracy {result['accuracy']:.1%}{parsed}")
+
+    def begin(self) -> None:
+        """Training begins: the time left is counted from here."""
+        self._start = time.monotonic()
+
+    def collected(self, done: int, step: int, metrics: Mapping[str, float]) -> None:
+        """One collection was generated, and trained on if it held anything to train on."""
+        facts = [f"step {step}", f"reward {metrics['rollout/reward']:.3f}"]
+        if self._accuracy is not None:
+            facts.append(f"held-out {self._accuracy:.1%}")
+        facts.append(f"{metrics['throughput/generated_tokens_per_second']:,.0f} tok/s")
+        if self._progress is not None:
+            self._progress.update(self._task, completed=done, facts="  ".join(facts))
+            return
+        assert self._start is not None, "begin() comes first"
+        left = (time.monotonic() - self._start) / done * (self._total - done)
+        self.line(f"collection {done}/{self._total}  " + "  ".join(facts) + f"  {left:.0f} s left")
+
+    def close(self) -> None:
+        if self._progress is not None:
+            self._progress.stop()

@@ -1,0 +1,132 @@
+"""`summary.json`: what the run came to, for programs; and its last lines, for people."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+SCHEMA = 1
+
+EvalRecord = Mapping[str, Any]
+"""The fields of an evaluation's result."""
+
+
+@dataclass
+class Summary:
+    """Gathered while the run goes. Seconds are wall-clock, tokens are sampled or trained ones."""
+
+    name: str
+    run_id: str
+    output: Path
+    evaluations: list[EvalRecord] = field(default_factory=list)
+    steps: int = 0
+    collections: int = 0
+    trained_samples: int = 0
+    generated_tokens: int = 0
+    generation_seconds: float = 0.0
+    trained_tokens: int = 0
+    training_seconds: float = 0.0
+    publication_seconds: float = 0.0
+    wall_seconds: float = 0.0
+    training_wall_seconds: float = 0.0
+    """From the first collection to the last step: without start, evaluations and end."""
+    ended: str = "running"
+    message: str = ""
+    ledger: dict[str, int] = field(default_factory=dict)
+    filtered: dict[str, int] = field(default_factory=dict)
+    skipped: dict[str, int] = field(default_factory=dict)
+    model: Path | None = None
+
+    def at(self, first: bool) -> dict[str, Any] | None:
+        """The first or last evaluation of every set, and their mean over sets; None without evaluations."""
+        chosen: dict[str, EvalRecord] = {}
+        for record in self.evaluations if not first else reversed(self.evaluations):
+            chosen[record["name"]] = record
+        if not chosen:
+            return None
+        sets = {name: dict(record) for name, record in chosen.items()}
+        return {"all": {"accuracy": fmean(record["accuracy"] for record in chosen.values())}, "sets": sets}
+
+    def to_json(self) -> dict[str, Any]:
+        values = asdict(self) | {"output": str(self.output), "model": str(self.model) if self.model else None}
+        evaluations = values.pop("evaluations")
+        return {
+            "schema": SCHEMA,
+            **values,
+            "generated_tokens_per_second": _rate(self.generated_tokens, self.generation_seconds),
+            "trained_tokens_per_second": _rate(self.trained_tokens, self.training_seconds),
+            "eval": {"before": self.at(first=True), "after": self.at(first=False), "all": evaluations},
+            "gain": self.gains(),
+        }
+
+    def gains(self) -> dict[str, dict[str, float]]:
+        """Set name → the change in accuracy and its two parts, in points; see `split_gain`."""
+        before, after = self.at(first=True), self.at(first=False)
+        if before is None or after is None:
+            return {}
+        return {
+            name: split_gain(record, after["sets"][name])
+            for name, record in before["sets"].items()
+            if record["step"] != after["sets"][name]["step"]
+        }
+
+    def write(self) -> Path:
+        path = self.output / "summary.json"
+        partial = path.with_suffix(".partial")
+        partial.write_text(json.dumps(self.to_json(), indent=2) + "\n", "utf-8")
+        os.replace(partial, path)
+        return path
+
+
+def split_gain(before: EvalRecord, after: EvalRecord) -> dict[str, float]:
+    """The gain in points of accuracy, split into what more parseable answers and what more correct ones gave.
+
+    Accuracy is parse rate times accuracy among parseable answers; each part is its factor's change times the
+    mean of the other factor, so that the two add up to the gain.
+    """
+    gain = {"accuracy": 100 * (after["accuracy"] - before["accuracy"])}
+    rates = [before["parse_rate"], after["parse_rate"], before["accuracy_parsed"], after["accuracy_parsed"]]
+    if all(rate is not None for rate in rates):
+        parsed_before, parsed_after, right_before, right_after = rates
+        gain["parse_rate"] = 100 * (parsed_after - parsed_before) * (right_before + right_after) / 2
+        gain["correctness"] = 100 * (right_after - right_before) * (parsed_before + parsed_after) / 2
+    return gain
+
+
+def closing_lines(summary: Summary) -> Sequence[str]:
+    """The last lines of a run's output: from what to what, and where everything is."""
+    lines: list[str] = []
+    before, after, gains = summary.at(first=True), summary.at(first=False), summary.gains()
+    for name, gain in gains.items():
+        assert before is not None and after is not None
+        first, last = before["sets"][name], after["sets"][name]
+        lines.append(
+            f"{name}: accuracy {first['accuracy']:.1%} → {last['accuracy']:.1%} ({gain['accuracy']:+.1f} points) "
+            f"on {last['responses']} held-out responses after {last['step']} steps"
+        )
+        if "correctness" in gain:
+            lines.append(
+                f"  parse rate {first['parse_rate']:.1%} → {last['parse_rate']:.1%} ({gain['parse_rate']:+.1f} points), "
+                f"accuracy among parseable answers {first['accuracy_parsed']:.1%} → {last['accuracy_parsed']:.1%} "
+                f"({gain['correctness']:+.1f} points)"
+            )
+    lines.append(
+        f"{summary.steps} steps on {summary.trained_samples} samples in {summary.training_wall_seconds:.1f} s "
+        f"({summary.wall_seconds:.1f} s with start and evaluations); "
+        f"{_rate(summary.generated_tokens, summary.generation_seconds):,.0f} tokens/s generated, "
+        f"{_rate(summary.trained_tokens, summary.training_seconds):,.0f} tokens/s trained"
+    )
+    lines.append(f"rollouts: {summary.output / 'rollouts'}")
+    lines.append(f"metrics:  {summary.output / 'metrics.jsonl'}, summary: {summary.output / 'summary.json'}")
+    if summary.model:
+        lines.append(f"model:    {summary.model}")
+    return lines
+
+
+def _rate(count: float, seconds: float) -> float:
+    return count / seconds if seconds else 0.0

@@ -1,0 +1,56 @@
+"""Metrics: the built-in sink, and the fan-out that keeps a failing one away from training."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TextIO
+
+from reroll.api import RunContext, Tracker
+
+logger = logging.getLogger("reroll")
+
+
+class JsonlTracker(Tracker):
+    """One JSON object a line: `step`, `time` (seconds since the epoch) and the metrics."""
+
+    name = "jsonl"
+    _file: TextIO | None = None
+
+    def open(self, context: RunContext) -> None:
+        self._file = (context.output / "metrics.jsonl").open("a", encoding="utf-8")
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        assert self._file is not None, "open() comes first"
+        self._file.write(json.dumps({"step": step, "time": time.time(), **metrics}) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+
+class Trackers:
+    """All selected sinks. One that fails is logged once and left out from then on."""
+
+    def __init__(self, trackers: Sequence[Tracker]) -> None:
+        self._trackers = list(trackers)
+
+    def open(self, context: RunContext) -> None:
+        self._tell(lambda tracker: tracker.open(context))
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        self._tell(lambda tracker: tracker.log(step, metrics))
+
+    def close(self) -> None:
+        self._tell(lambda tracker: tracker.close())
+
+    def _tell(self, event: Callable[[Tracker], Any]) -> None:
+        for tracker in list(self._trackers):
+            try:
+                event(tracker)
+            except Exception:
+                logger.exception("tracker %r failed and gets no further metrics", tracker.name)
+                self._trackers.remove(tracker)

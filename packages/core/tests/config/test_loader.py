@@ -1,0 +1,186 @@
+"""The run file: every fault at once, each with its place and remedy."""
+
+from pathlib import Path
+
+import pytest
+
+from reroll.api import RunFileError
+from reroll.config import load_run_file
+from reroll.config.run import RunSection
+from reroll.config.toml import line_of
+from reroll.plan import make_plan, size_problems
+from reroll.plugins import load_plugins
+from reroll.rollouts.config import RolloutSection, seeds
+from reroll.training.config import ObjectiveSection, TrainerSection
+
+GOOD = """
+[data]
+verifiers = [{ name = "regex", pattern = "(\\\\d+)" }]
+"""
+
+
+@pytest.fixture(scope="module")
+def plugins():
+    return load_plugins()
+
+
+def load(tmp_path: Path, plugins, text: str, *overrides: str):
+    path = tmp_path / "run.toml"
+    path.write_text(text)
+    return load_run_file(path, overrides, plugins, [size_problems])
+
+
+def faults(tmp_path, plugins, text, *overrides):
+    with pytest.raises(RunFileError) as caught:
+        load(tmp_path, plugins, text, *overrides)
+    return caught.value.problems
+
+
+def test_defaults_are_the_stated_ones(tmp_path, plugins):
+    run = load(tmp_path, plugins, GOOD)
+    objective = run.get(ObjectiveSection)
+    assert objective.eps_clip_high == 0.28
+    assert run.make("advantages", objective.advantage_estimator).config.grpo_std_normalization is False
+
+
+def test_overrides_apply_in_order_and_count_as_given(tmp_path, plugins):
+    run = load(tmp_path, plugins, GOOD, "run.seed=1", "run.seed=7", 'run.name="x"', "rollout.stop=['a', 'b']")
+    assert (run.get(RunSection).seed, run.get(RunSection).name) == (7, "x")
+    assert run.get(RolloutSection).stop == ["a", "b"]
+    assert "run.seed" in run.explicit
+    assert seeds(run) == (7, 7, 7)
+    assert seeds(load(tmp_path, plugins, GOOD, "data.seed=3")) == (0, 3, 0)
+
+
+def test_an_option_joins_a_component_selected_by_its_bare_name(tmp_path, plugins):
+    run = load(tmp_path, plugins, GOOD + 'task_set = "addition"\n', "data.task_set.high=9")
+    assert run.make("task_sets", run.sections["data"].task_set).config.high == 9
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("seed=1", "not of the form SECTION.KEY=VALUE"),
+        ("run.name=hello", "TOML quotes"),
+        ("run.seed", "not of the form"),
+        ("run.seed.deeper=1", "not a table"),
+        ("run. seed =1 2", "not a TOML value"),
+    ],
+)
+def test_wrong_overrides_say_how_to_write_them(tmp_path, plugins, override, message):
+    text = GOOD + "[run]\nseed = 0\n"
+    assert message in "\n".join(map(str, faults(tmp_path, plugins, text, override)))
+
+
+def test_every_fault_at_once_with_file_line_and_remedy(tmp_path, plugins):
+    text = """[rollout]
+temperatur = 1.0
+n_samples_per_prompt = "many"
+
+[trainer]
+lr = -1
+
+[rolout]
+x = 1
+
+[data]
+verifiers = ["regx"]
+"""
+    found = {problem.key: problem for problem in faults(tmp_path, plugins, text)}
+    assert found["rollout.temperatur"].remedy == "did you mean 'temperature'?"
+    assert found["rollout.temperatur"].line == 2
+    assert "'many'" in found["rollout.n_samples_per_prompt"].message
+    assert found["trainer.lr"].line == 6
+    assert found["rolout"].remedy == "did you mean 'rollout'?"
+    assert len(found) >= 4
+    assert all(problem.file.endswith("run.toml") for problem in found.values())
+
+
+def test_component_faults_name_the_option(tmp_path, plugins):
+    text = GOOD + 'task_set = { name = "addition", hihg = 3 }\n[rollout]\nharness = "single_trn"\n'
+    found = {problem.key: problem for problem in faults(tmp_path, plugins, text)}
+    assert "did you mean 'high'" in found["data.task_set.hihg"].remedy
+    assert "did you mean 'single_turn'" in found["rollout.harness"].message
+
+
+def test_a_section_or_name_of_a_package_that_is_not_installed(tmp_path):
+    alone = load_plugins([entry for entry in _core_entry_points()])
+    found = {
+        problem.key: str(problem)
+        for problem in faults(tmp_path, alone, '[records]\nenabled = true\n[data]\ntask_set = "recheck"\n')
+    }
+    assert "pip install reroll-records" in found["records"]
+    text = '[data]\ntask_set = "recheck"\nverifiers = ["math"]\n'
+    found = {problem.key: str(problem) for problem in faults(tmp_path, alone, text)}
+    assert "pip install reroll-replay-recheck" in found["data.task_set"]
+    assert "pip install reroll-verifiers-math" in found["data.verifiers[0]"]
+
+
+def _core_entry_points():
+    from importlib.metadata import entry_points
+
+    return [entry for entry in entry_points(group="reroll") if entry.dist.name == "reroll"]
+
+
+def test_sizes_and_lengths_are_checked_against_each_other(tmp_path, plugins):
+    text = GOOD + "[trainer]\nglobal_batch_size = 48\nmax_sequence_length = 100\n"
+    found = {problem.key: problem for problem in faults(tmp_path, plugins, text)}
+    assert "does not divide a collection of 128" in found["trainer.global_batch_size"].message
+    assert "32, 64" in found["trainer.global_batch_size"].remedy
+    assert "1152" in found["trainer.max_sequence_length"].message
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("[objective]\nkl_loss_coef = 0.1\n", "objective.kl_loss_coef"),
+        ("[objective]\nuse_kl_loss = true\n", "objective.use_kl_loss"),
+        ("[objective]\nuse_rollout_logprobs = true\ncorrection = 'tis'\n", "objective.correction"),
+        ("[trainer]\nmin_lr = 0.0\nlr_decay_iters = 5\n", "trainer"),
+        ("[trainer]\nlr_warmup_iters = 1\nlr_warmup_fraction = 0.1\n", "trainer"),
+        ("[eval]\neval_interval = 5\n", "eval.eval_interval"),
+        ("[rollout]\nrollout_max_context_len = 9999\n", "rollout.rollout_max_context_len"),
+    ],
+)
+def test_options_that_would_do_nothing_are_refused(tmp_path, plugins, text, key):
+    assert key in {problem.key for problem in faults(tmp_path, plugins, GOOD + text)}
+
+
+def test_toml_syntax_names_the_line(tmp_path, plugins):
+    (problem,) = faults(tmp_path, plugins, "[run]\nname = hello\n")
+    assert problem.line == 2
+
+
+def test_a_missing_file_is_named(tmp_path, plugins):
+    with pytest.raises(RunFileError, match="cannot read .*nowhere.toml"):
+        load_run_file(tmp_path / "nowhere.toml", [], plugins)
+
+
+def test_secrets_are_not_repeated(tmp_path, plugins):
+    (problem,) = [p for p in faults(tmp_path, plugins, GOOD + '[run]\napi_key = "sk-123"\n') if "api_key" in p.key]
+    assert "sk-123" not in str(problem)
+
+
+def test_the_written_file_loads_to_the_same_run(tmp_path, plugins):
+    import tomli_w
+
+    first = load(tmp_path, plugins, GOOD, "trainer.lr=1e-3", "objective.correction='tis'")
+    written = tmp_path / "resolved.toml"
+    written.write_text(tomli_w.dumps(first.to_toml()))
+    second = load_run_file(written, [], plugins, [size_problems])
+    assert second.to_toml() == first.to_toml()
+    assert second.get(TrainerSection).lr == 1e-3
+
+
+def test_plan_says_sizes(tmp_path, plugins):
+    plan = make_plan(load(tmp_path, plugins, GOOD, "trainer.global_batch_size=32"))
+    assert plan["sizes"]["updates_per_collection"] == 4
+    assert plan["plugins"]["verifiers/regex"].startswith("reroll ")
+    assert "trainer.global_batch_size" in plan["explicit"]
+
+
+def test_line_of_finds_keys_in_tables_and_lists():
+    text = "[a]\nx = 1\n[[b.sets]]\nname = 1\n[[b.sets]]\nname = 2\n"
+    assert line_of(text, "a.x") == 2
+    assert line_of(text, "b.sets[1].name") == 6
+    assert line_of(text, "c.y") is None

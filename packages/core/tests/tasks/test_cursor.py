@@ -1,0 +1,111 @@
+"""The cursor's order and the ledger's accounting."""
+
+from collections import Counter
+from typing import get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from reroll.api import Disposition, PromptFilter, RenderedPrompt, Task, TaskError, TaskSet
+from reroll.tasks.cursor import Cursor
+from reroll.tasks.ledger import Ledger
+
+
+class Numbers(TaskSet):
+    name = "numbers"
+
+    def __init__(self, size):
+        super().__init__()
+        self.size = size
+
+    def __len__(self):
+        return self.size
+
+    def task(self, index):
+        if not 0 <= index < self.size:
+            raise IndexError(index)
+        return Task(f"{index}", {"v": "1"}, "numbers", index, str(index))
+
+
+class Streaming(Numbers):
+    def __len__(self):
+        raise TypeError("streaming")
+
+
+class SkipOdd(PromptFilter):
+    name = "skip_odd"
+
+    def skip(self, rendered):
+        return "odd" if int(rendered.text) % 2 else None
+
+
+def render(task):
+    return RenderedPrompt(task.prompt, tuple(range(len(task.prompt))), "", "")
+
+
+def cursor(task_set, **options):
+    settings = {"filters": {}, "max_prompt_len": 100, "seed": 0, **options}
+    return Cursor(task_set, render, **settings)
+
+
+def rows(dispatches):
+    return [dispatch.task.source_row for dispatch in dispatches]
+
+
+@given(st.integers(1, 30), st.integers(0, 5), st.integers(1, 7))
+def test_every_epoch_is_a_permutation(size, seed, count):
+    walk = cursor(Numbers(size), seed=seed, epochs=2)
+    taken = []
+    while batch := walk.take(count):
+        taken += batch
+    assert sorted(rows(taken)[:size]) == sorted(rows(taken)[size:]) == list(range(size))
+    assert [dispatch.attempt for dispatch in taken] == [0] * size + [1] * size
+
+
+def test_order_follows_the_seed_and_changes_with_the_epoch():
+    first, again, other = (rows(cursor(Numbers(20), seed=seed).take(40)) for seed in (1, 1, 2))
+    assert first == again
+    assert first != other
+    assert first[:20] != first[20:]
+    assert rows(cursor(Numbers(5), shuffle=False).take(7)) == [0, 1, 2, 3, 4, 0, 1]
+
+
+def test_skipped_prompts_are_moved_past_and_counted():
+    walk = cursor(Numbers(120), filters={"skip_odd": SkipOdd()}, max_prompt_len=2, epochs=1)
+    taken = walk.take(1000)
+    assert sorted(rows(taken)) == list(range(0, 100, 2))
+    assert walk.skipped == {"too_long": 20, "skip_odd: odd": 50}
+
+
+def test_nothing_left_to_dispatch_is_an_error_not_an_endless_loop():
+    with pytest.raises(TaskError, match=r"no task of 'numbers' can be dispatched \(too_long: 3\)"):
+        cursor(Numbers(3), max_prompt_len=0).take(1)
+
+
+def test_streaming_sets_keep_their_order():
+    assert rows(cursor(Streaming(4), epochs=1).take(10)) == [0, 1, 2, 3]
+
+
+@given(st.lists(st.sampled_from(get_args(Disposition)), max_size=50), st.integers(0, 20))
+def test_the_ledger_adds_up(endings, unfinished):
+    ledger = Ledger()
+    for index, ending in enumerate(endings):
+        ledger.dispatch(index, f"task {index}")
+        ledger.end(index, ending)
+    for index in range(unfinished):
+        ledger.dispatch(len(endings) + index, "open")
+    summary = ledger.summary()
+    assert summary.pop("dispatched") == sum(summary.values())
+    assert {name: count for name, count in summary.items() if count and name != "in_flight"} == Counter(endings)
+    assert len(ledger.in_flight) == unfinished
+
+
+def test_an_ending_that_cannot_be_is_refused():
+    ledger = Ledger()
+    ledger.dispatch(0, "task")
+    with pytest.raises(AssertionError):
+        ledger.dispatch(0, "task")
+    ledger.end(0, "consumed")
+    with pytest.raises(AssertionError):
+        ledger.end(0, "consumed")

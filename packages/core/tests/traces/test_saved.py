@@ -1,0 +1,112 @@
+"""Saved rollouts and the samples cut from traces."""
+
+import json
+
+import pytest
+
+from reroll.api import Decision, Group, Node, RenderedPrompt, Task, Trace, Verdict, VersionSpan
+from reroll.traces.samples import group_samples, optimizer_steps
+from reroll.traces.saved import SavedRolloutError, is_complete, read_rollouts, save_groups, step_directory
+from reroll.training.advantages import Grpo
+
+
+def trace_of(name, tokens=(5, 6), reward=1.0):
+    task = Task([{"role": "user", "content": "q"}], {"v": "1"}, "set", 3, "p3")
+    nodes = [
+        Node(None, task.prompt[0], False, [1, 2, 3], [False] * 3),
+        Node(
+            0,
+            {"role": "assistant", "content": "ü"},
+            True,
+            list(tokens),
+            [True] * len(tokens),
+            [-0.5] * len(tokens),
+            [VersionSpan(4, 0, 1), VersionSpan(5, 1, len(tokens))],
+            "stop",
+            99,
+        ),
+    ]
+    return Trace(name, task, nodes, rewards={"v": reward}, verdicts={"v": Verdict(reward)}, is_completed=True)
+
+
+def group_of(rewards, group_index=0):
+    traces = [trace_of(f"t{number}", reward=reward or 0.0) for number, reward in enumerate(rewards)]
+    return Group(
+        "obs", group_index, 1, 7, traces[0].task, RenderedPrompt("q", (1, 2, 3), "", ""), traces,
+        list(range(len(traces))), {"v": 1.0}, list(rewards),
+    )  # fmt: skip
+
+
+def test_saved_lines_read_back_and_the_marker_comes_last(tmp_path):
+    group = group_of([1.0, None])
+    assert save_groups(tmp_path, 7, [(group, Decision("filtered", "why"))]) == 2
+    folder = step_directory(tmp_path, 7)
+    assert is_complete(folder)
+    first, second = read_rollouts(folder)
+    assert set(first) == {
+        "schema", "id", "task", "nodes", "rewards", "metrics", "info", "is_completed", "stop_condition", "errors", "timing",
+    }  # fmt: skip
+    stamp = first["info"]["reroll"]
+    assert {"kind", "env_name", "group_id", "policy_version", "is_filtered"} <= set(stamp)
+    assert (stamp["weight_versions"], stamp["policy_version"], stamp["is_filtered"]) == ([4, 5], 5, True)
+    assert (stamp["reward"], second["info"]["reroll"]["reward"]) == (1.0, None)
+    assert first["nodes"][1]["weight_versions"] == [[4, 0, 1], [5, 1, 2]]
+    assert first["nodes"][1]["message"]["content"] == "ü"
+    assert first["nodes"][0]["parent"] is None
+
+
+def test_a_step_without_marker_is_not_complete(tmp_path):
+    save_groups(tmp_path, 0, [(group_of([1.0]), Decision("passed"))])
+    (step_directory(tmp_path, 0) / "train_rollouts.done").unlink()
+    assert not is_complete(step_directory(tmp_path, 0))
+
+
+@pytest.mark.parametrize(
+    ("line", "message"), [("{", "no JSON"), ('{"schema": 99}', "schema 99"), ("[]", "schema 'list'")]
+)
+def test_a_bad_line_is_named(tmp_path, line, message):
+    save_groups(tmp_path, 0, [(group_of([1.0]), Decision("passed"))])
+    path = step_directory(tmp_path, 0) / "train_rollouts.jsonl"
+    path.write_text(path.read_text() + line + "\n")
+    with pytest.raises(SavedRolloutError, match=rf"train_rollouts.jsonl:2: .*{message}"):
+        list(read_rollouts(step_directory(tmp_path, 0)))
+
+
+def test_samples_keep_ids_as_sampled_and_leave_failures_out():
+    group = group_of([1.0, None, 0.0, 0.5])
+    samples = group_samples(group, Grpo(), first_slot=8)
+    assert [sample.slot for sample in samples] == [8, 10, 11]
+    assert [sample.advantage for sample in samples] == [0.5, -0.5, 0.0]
+    assert samples[0].token_ids == [1, 2, 3, 5, 6]
+    assert samples[0].loss_mask == [False, False, False, True, True]
+    assert samples[0].rollout_logprobs == [0.0, 0.0, 0.0, -0.5, -0.5]
+    assert samples[0].weight_version == 4
+
+
+def test_equal_rewards_have_exactly_no_advantage():
+    for normalised in (True, False):
+        grpo = Grpo(Grpo.Config(grpo_std_normalization=normalised))
+        assert grpo.advantages([0.1] * 7) == [0.0] * 7
+        assert grpo.advantages([0.3]) == [0.0]
+
+
+def test_std_normalisation_is_the_unbiased_one():
+    grpo = Grpo(Grpo.Config(grpo_std_normalization=True))
+    assert grpo.advantages([0.0, 1.0]) == pytest.approx([-0.5 / (0.5**0.5 + 1e-6), 0.5 / (0.5**0.5 + 1e-6)])
+
+
+def test_steps_are_cut_by_slot_and_empty_ones_dropped():
+    samples = group_samples(group_of([1.0, 0.0]), Grpo(), 0) + group_samples(group_of([1.0, 0.0]), Grpo(), 6)
+    assert [[sample.slot for sample in step] for step in optimizer_steps(samples, 2)] == [[0, 1], [6, 7]]
+
+
+def test_staleness_counts_from_the_oldest_token():
+    assert group_of([1.0]).staleness(6) == 2
+
+
+def test_saved_text_is_json_with_every_character(tmp_path):
+    save_groups(tmp_path, 0, [(group_of([1.0]), Decision("passed"))])
+    text = (step_directory(tmp_path, 0) / "train_rollouts.jsonl").read_text("utf-8")
+    assert "ü" in text
+    assert len(text.splitlines()) == 1
+    json.loads(text)

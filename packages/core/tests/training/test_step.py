@@ -1,0 +1,176 @@
+"""Gradients do not depend on how a step is cut; log-probabilities do not need the whole matrix."""
+
+import copy
+import random
+
+import pytest
+import torch
+
+from reroll.api import Sample
+from reroll.models.load import load_model
+from reroll.training import logprobs as logprobs_module
+from reroll.training.batching import cut, micro_batches, step_totals
+from reroll.training.logprobs import HeadError, PolicyHead, token_logprobs
+from reroll.training.objective import Recipe
+from reroll.training.step import NonFiniteError, PolicyTrainer, StepSettings
+
+SETTINGS = StepSettings(
+    global_batch_size=8, max_tokens=None, rows=8, lr=1e-3, min_lr=0.0, lr_decay_style="constant", warmup_steps=0,
+    decay_steps=10, weight_decay=0.0, adam_beta1=0.9, adam_beta2=0.98, adam_eps=1e-8, clip_grad=1.0,
+    use_rollout_logprobs=False,
+)  # fmt: skip
+
+
+def samples_of(count=8, seed=0, vocabulary=64):
+    """Samples of very different lengths, some with gaps in the mask as a tool message would leave."""
+    draw = random.Random(seed)
+    made = []
+    for slot in range(count):
+        prompt, response = draw.randint(1, 9), draw.randint(1, 24)
+        mask = [False] * prompt + [draw.random() < 0.8 for _ in range(response - 1)] + [True]
+        made.append(
+            Sample(
+                token_ids=[draw.randrange(2, vocabulary) for _ in mask],
+                loss_mask=mask,
+                rollout_logprobs=[draw.uniform(-4, -0.1) if active else 0.0 for active in mask],
+                advantage=draw.uniform(-1, 1),
+                reward=0.0,
+                group_index=0,
+                weight_version=0,
+                slot=slot,
+            )
+        )
+    return made
+
+
+def trainer_of(model, recipe=None, **changes):
+    settings = StepSettings(**{**vars(SETTINGS), **changes})
+    return PolicyTrainer(copy.deepcopy(model), None, 1.0, recipe or Recipe(), None, settings)
+
+
+def gradient(model, samples, rows, recipe):
+    trainer = trainer_of(model, recipe)
+    trainer.accumulate_gradients(micro_batches(samples, None, rows), step_totals(samples), None)
+    return torch.cat([parameter.grad.flatten() for parameter in trainer.model.parameters()])
+
+
+@pytest.fixture(scope="module")
+def model(tiny_model):
+    return load_model(tiny_model)
+
+
+@pytest.mark.parametrize("per_token", [True, False])
+def test_gradients_of_1x8_2x4_and_8x1_are_equal(model, per_token):
+    recipe = Recipe(calculate_per_token_loss=per_token, entropy_coef=0.01)
+    samples = samples_of()
+    whole = gradient(model, samples, 8, recipe)
+    for rows in (4, 1):
+        other = gradient(model, samples, rows, recipe)
+        assert ((whole - other).norm() / whole.norm()).item() < 1e-5
+    mutated = gradient(model, samples[:7], 8, recipe)
+    assert ((whole - mutated).norm() / whole.norm()).item() > 1e-3
+
+
+def test_the_two_aggregations_differ_on_unequal_lengths(model):
+    samples = samples_of()
+    first, second = (gradient(model, samples, 8, Recipe(calculate_per_token_loss=flag)) for flag in (True, False))
+    assert ((first - second).norm() / first.norm()).item() > 1e-2
+
+
+def test_cuts_hold_every_sample_once_and_keep_the_budget():
+    lengths = [random.Random(7).randint(1, 50) for _ in range(40)] + [500]
+    batches = cut(lengths, 128, None)
+    assert sorted(index for batch in batches for index in batch) == list(range(41))
+    for batch in batches:
+        assert len(batch) == 1 or len(batch) * max(lengths[index] for index in batch) <= 128
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 1.5])
+def test_chunked_log_probabilities_equal_the_plain_ones(model, temperature, monkeypatch):
+    (batch,) = micro_batches(samples_of(), None, 8)
+    plain = model(input_ids=batch.token_ids_RT, attention_mask=batch.attention_RT).logits / temperature
+    reference = plain.log_softmax(-1)
+    rows, before = batch.row_N, batch.position_N - 1
+    expected = reference[rows, before, batch.target_N]
+    expected_entropy = -(reference.exp() * reference).sum(-1)[rows, before]
+    grads = []
+    for elements in (64 * 3, 8_000_000):
+        monkeypatch.setattr(logprobs_module, "CHUNK_ELEMENTS", elements)
+        found, entropy = token_logprobs(model, PolicyHead(model, temperature), batch)
+        assert torch.allclose(found, expected, atol=1e-5)
+        assert torch.allclose(entropy, expected_entropy, atol=1e-5)
+        model.zero_grad(set_to_none=True)
+        (found.sum() + entropy.sum()).backward()
+        grads.append(torch.cat([parameter.grad.flatten() for parameter in model.parameters()]))
+    model.zero_grad(set_to_none=True)
+    assert torch.allclose(*grads, atol=1e-4)
+
+
+def test_a_head_that_is_not_the_models_is_refused(model):
+    head = PolicyHead(model, 1.0)
+    head.check(model)
+    head.scale = 1.01
+    with pytest.raises(HeadError, match="computes logits in a way"):
+        head.check(model)
+
+
+@pytest.mark.parametrize("softcap", [None, 5.0])
+def test_gemma2_soft_capping_is_known(softcap):
+    from transformers import Gemma2Config, Gemma2ForCausalLM
+
+    torch.manual_seed(0)
+    config = Gemma2Config(
+        vocab_size=50, hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2,
+        num_key_value_heads=1, head_dim=16, final_logit_softcapping=softcap, initializer_range=0.5,
+    )  # fmt: skip
+    model = Gemma2ForCausalLM(config).eval()
+    PolicyHead(model, 1.0).check(model)
+
+
+def test_old_log_probabilities_are_those_before_the_first_step(model):
+    """Two steps on the same samples: the second step's ratio is taken to the start of the collection."""
+    trainer = trainer_of(model, global_batch_size=4, rows=4, lr=1e-2)
+    first = samples_of(4)
+    second = [Sample(**{**vars(sample), "slot": sample.slot + 4}) for sample in first]
+    metrics = trainer.train_collection(first + second)
+    assert metrics[0]["ratio"] == pytest.approx(1.0, abs=1e-6)
+    assert abs(metrics[1]["ratio"] - 1.0) > 1e-4
+    assert trainer.version == 2
+
+
+def test_a_non_finite_step_leaves_the_weights(model):
+    trainer = trainer_of(model)
+    before = copy.deepcopy(trainer.model.state_dict())
+    bad = [Sample(**{**vars(sample), "advantage": float("nan")}) for sample in samples_of()]
+    with pytest.raises(NonFiniteError, match="weights were not changed"):
+        trainer.train_collection(bad)
+    assert all(torch.equal(before[name], tensor) for name, tensor in trainer.model.state_dict().items())
+    assert trainer.version == 0
+
+
+def test_no_samples_no_step(model):
+    trainer = trainer_of(model)
+    assert trainer.train_collection([]) == []
+    assert trainer.version == 0
+
+
+def test_a_seeded_run_pins_its_losses(model):
+    """A refactor that changes no arithmetic changes none of these numbers."""
+    trainer = trainer_of(model, Recipe(entropy_coef=0.01), global_batch_size=4, rows=None, max_tokens=64)
+    metrics = [step for seed in (0, 1) for step in trainer.train_collection(samples_of(seed=seed))]
+    assert [step["loss"] for step in metrics] == pytest.approx(PINNED_LOSSES, rel=1e-4)
+    assert [step["grad_norm"] for step in metrics] == pytest.approx(PINNED_NORMS, rel=1e-4)
+
+
+PINNED_LOSSES = [-0.1255115, 0.342492, 0.079844, 0.2042904]
+PINNED_NORMS = [1.681507, 3.399496, 1.72276, 3.488155]
+
+
+def test_the_reference_is_frozen_and_counts(model):
+    reference = copy.deepcopy(model).requires_grad_(False)
+    recipe = Recipe(kl_loss_coef=0.5, kl_loss_type="k3")
+    trainer = PolicyTrainer(copy.deepcopy(model), reference, 1.0, recipe, None, SETTINGS)
+    first, second = (trainer.train_collection(samples_of())[0] for _ in range(2))
+    assert first["kl"] == pytest.approx(0.0, abs=1e-6)
+    assert second["kl"] > 1e-6
+    assert all(torch.equal(a, b) for a, b in zip(reference.parameters(), model.parameters(), strict=True))
