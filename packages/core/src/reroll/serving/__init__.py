@@ -1,0 +1,1 @@
+"""Serving: engines, and the routing between them."""

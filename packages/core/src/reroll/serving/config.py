@@ -1,0 +1,24 @@
+"""`[serving]`: which engine, how many, and how weights reach them."""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar
+
+from pydantic import Field
+
+from reroll.api import ConfigSection, Hook, Selection
+
+
+class ServingSection(ConfigSection):
+    section: ClassVar[str] = "serving"
+
+    engine: Annotated[Selection, Hook("engines")] = Selection(name="local")
+    """What generates: `local`, the embedded engine, with options such as { name = "local", max_running_requests = 64 }."""
+    num_engines: int = Field(1, gt=0)
+    """Engines, each in a process of its own with the whole model; a group stays on one of them."""
+    publication_mode: Annotated[Selection, Hook("publication_modes")] = Selection(name="barrier")
+    """When engines take new weights."""
+    transport: Annotated[Selection, Hook("transports")] = Selection(name="disk")
+    """How tensors reach engines: `disk` (any file system that both share) or `shared_memory`."""
+    publication_timeout: float = Field(300.0, gt=0)
+    """Seconds that one publication may take."""

@@ -1,0 +1,143 @@
+"""The running requests as arrays, one row each. Row i has slot i of the cache.
+
+Shape suffixes: R rows in use, C longest response so far.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from reroll.serving.local.requests import Active
+from reroll.serving.local.sampling import Drawn, Settings, seed_key, uniforms
+
+NO_TOKEN = -1
+
+
+class Batch:
+    """Rows 0 to `size` - 1 are running; what a step does to all of them is done to whole arrays, since a
+    Python loop over rows would cost more than a small model's forward.
+
+    Args:
+        eos_token_ids: tokens that end every response.
+        vocab_size: token ids are below it.
+    """
+
+    def __init__(self, eos_token_ids: tuple[int, ...], vocab_size: int) -> None:
+        self.is_eos = np.zeros(vocab_size, bool)
+        self.is_eos[[token for token in eos_token_ids if 0 <= token < vocab_size]] = True
+        self.requests: list[Active] = []
+        self.columns: dict[str, Any] = {
+            "prefix": np.zeros(0, np.int64),  # tokens of the prompt
+            "count": np.zeros(0, np.int64),  # tokens of the response
+            "last": np.zeros(0, np.int64),  # newest token; the cache does not hold it yet
+            "limit": np.zeros(0, np.int64),  # most tokens of the response
+            "reserved": np.zeros(0, np.int64),  # most tokens in the cache
+            "temperature": np.zeros(0, np.float64),
+            "top_p": np.zeros(0, np.float64),
+            "top_k": np.zeros(0, np.int64),
+            "min_p": np.zeros(0, np.float64),
+            "key": np.zeros(0, np.uint64),
+            "stops": np.full((0, 0), NO_TOKEN, np.int64),  # [R, most stop ids of a row]
+            "ids": np.zeros((0, 0), np.int64),  # [R, C]
+            "logprobs": np.zeros((0, 0), np.float32),  # [R, C]
+        }
+
+    @property
+    def size(self) -> int:
+        return len(self.requests)
+
+    def column(self, name: str) -> Any:
+        """The rows in use of one column; a view."""
+        return self.columns[name][: self.size]
+
+    @property
+    def lengths(self) -> Any:
+        """Tokens that the cache holds for each row: all but the newest."""
+        return self.column("prefix") + self.column("count") - 1
+
+    def add(self, active: Active) -> None:
+        """A request with its output so far takes the next row."""
+        sampling, row = active.request.sampling, self.size
+        self._grow("stops", row + 1, len(sampling.stop_token_ids), NO_TOKEN)
+        for name in ("ids", "logprobs"):
+            self._grow(name, row + 1, len(active.output_ids) + 1, 0)
+        self.requests.append(active)
+        values = {
+            "prefix": len(active.request.input_ids),
+            "count": len(active.output_ids),
+            "limit": sampling.max_new_tokens,
+            "reserved": active.reserved,
+            "temperature": sampling.temperature,
+            "top_p": sampling.top_p,
+            "top_k": sampling.top_k,
+            "min_p": sampling.min_p,
+            "key": seed_key(sampling.seed),
+        }
+        for name, value in values.items():
+            self._grow(name, row + 1)
+            self.columns[name][row] = value
+        self._grow("last", row + 1)
+        self.columns["stops"][row] = NO_TOKEN
+        self.columns["stops"][row, : len(sampling.stop_token_ids)] = sampling.stop_token_ids
+        self.columns["ids"][row, : len(active.output_ids)] = active.output_ids
+        self.columns["logprobs"][row, : len(active.logprobs)] = active.logprobs
+
+    def _grow(self, name: str, rows: int, width: int = 0, fill: int = 0) -> None:
+        old = self.columns[name]
+        if rows <= old.shape[0] and (old.ndim == 1 or width <= old.shape[1]):
+            return
+        shape = [max(rows, old.shape[0] if rows <= old.shape[0] else 2 * old.shape[0])]
+        if old.ndim == 2:
+            shape.append(old.shape[1] if width <= old.shape[1] else max(width, 2 * old.shape[1]))
+        new = np.full(shape, fill, old.dtype)
+        new[tuple(slice(size) for size in old.shape)] = old
+        self.columns[name] = new
+
+    def settings(self) -> Settings:
+        return Settings(*(self.column(name) for name in ("temperature", "top_p", "top_k", "min_p")))
+
+    def uniforms(self) -> Any:
+        """Random numbers [R] for the next token of each row."""
+        return uniforms(self.column("key"), self.column("count"))
+
+    def append(self, drawn: Drawn) -> tuple[Any, Any]:
+        """Takes one token a row; gives which rows end with it by a stop token and which by their limit."""
+        count_R = self.column("count")
+        widest = int(count_R.max()) + 1
+        for name, values_R in (("ids", drawn.tokens_R), ("logprobs", drawn.logprobs_R)):
+            self._grow(name, self.size, widest)
+            self.columns[name][np.arange(self.size), count_R] = values_R
+        self.column("last")[:] = drawn.tokens_R
+        count_R += 1
+        stopped_R = self.is_eos[drawn.tokens_R]
+        stops = self.column("stops")
+        if stops.shape[1]:
+            stopped_R |= (stops == drawn.tokens_R[:, None]).any(axis=1)
+        return stopped_R, count_R >= self.column("limit")
+
+    def output(self, row: int) -> list[int]:
+        """The response so far."""
+        found: list[int] = self.columns["ids"][row, : self.columns["count"][row]].tolist()
+        return found
+
+    def store(self, row: int) -> Active:
+        """Writes the row's output back to its request."""
+        active = self.requests[row]
+        active.output_ids = self.output(row)
+        active.logprobs = self.columns["logprobs"][row, : len(active.output_ids)].tolist()
+        return active
+
+    def remove(self, rows: list[int]) -> tuple[list[int], list[int]]:
+        """Rows leave, and the last ones take their places: (rows that moved, where to)."""
+        gone, size = set(rows), self.size - len(rows)
+        targets = sorted(row for row in gone if row < size)
+        sources = [row for row in range(size, self.size) if row not in gone]
+        for source, target in zip(sources, targets, strict=True):
+            self.requests[target] = self.requests[source]
+        if sources:
+            for values in self.columns.values():
+                values[targets] = values[sources]
+        del self.requests[size:]
+        return sources, targets

@@ -1,0 +1,177 @@
+"""The controller's side of the embedded engine. Imports no torch."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, ClassVar, Literal
+
+from pydantic import Field
+
+from reroll.api import (
+    Completion,
+    Config,
+    Engine,
+    EngineContext,
+    EngineError,
+    GenerationRequest,
+    WeightBucket,
+    Worker,
+    WorkerSpec,
+)
+
+TARGET = "reroll.serving.local.worker:EngineWorker"
+
+
+class LocalEngineConfig(Config):
+    """Options of the embedded engine."""
+
+    max_running_requests: int = Field(default=256, ge=1)
+    """Most requests that one step advances; the others wait, first come first served."""
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """Type of weights and cache. Publication needs the trainer's weights in the same type."""
+    threads: int = Field(default=1, ge=1)
+    """CPU threads of each engine's arithmetic. A small model is slower with more, above all on busy cores."""
+    max_context_len: int | None = Field(default=None, ge=2)
+    """Most tokens of prompt and response together; unset, the model's own limit."""
+    kv_cache_mb: int = Field(default=2048, ge=1)
+    """Most memory for keys and values, in MiB. It is taken as requests need it; those that would not fit wait."""
+    prefill_tokens: int = Field(default=8192, ge=1)
+    """Most prompt tokens that one step takes in, which bounds its memory; a longer prompt joins alone."""
+    eos_token_ids: tuple[int, ...] | None = None
+    """Tokens that end every response; unset, the model's own. With an empty list only lengths and the requests'
+    own stop tokens and strings end one."""
+
+
+class LocalEngine(Engine):
+    """One worker process with a Hugging Face model.
+
+    Calls of `generate` made in one turn of the event loop reach the scheduler together and in order.
+    Equal requests submitted together to an idle engine therefore give equal token ids and
+    log-probabilities, to the bit, in every run.
+    """
+
+    name: ClassVar[str] = "local"
+    Config = LocalEngineConfig
+
+    def __init__(self, config: LocalEngineConfig | None, worker: Worker) -> None:
+        super().__init__(config)
+        self.worker = worker
+        self.address = f"local:{worker.name}"
+        self._pending: list[tuple[GenerationRequest, asyncio.Future[Completion]]] = []
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    @classmethod
+    async def start(cls, config: Any, context: EngineContext) -> LocalEngine:
+        """Starts the worker and waits until its model is loaded and checked.
+
+        A `tokenizer.json` in the model's directory serves stop strings.
+
+        Args:
+            config: a LocalEngineConfig, or None for its defaults.
+
+        Raises:
+            EngineError: the model cannot be served exactly.
+        """
+        config = config or LocalEngineConfig()
+        arguments = {
+            "model_dir": str(context.model_directory),
+            "version": context.version,
+            **config.model_dump(),
+        }
+        environment = {"OMP_NUM_THREADS": str(config.threads), "TOKENIZERS_PARALLELISM": "false"}
+        spec = WorkerSpec(context.name, TARGET, arguments, environment, context.log)
+        return cls(config, await context.placement.start(spec))
+
+    async def generate(self, request: GenerationRequest) -> Completion:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[Completion] = loop.create_future()
+        if not self._pending:
+            loop.call_soon(self._flush)
+        self._pending.append((request, future))
+        # A cancelled await cancels the future, whose callback then aborts the request in the worker.
+        return await future
+
+    def _flush(self) -> None:
+        """Sends what came up in this turn: one submission, then one call a result."""
+        pending, self._pending = self._pending, []
+        pending = [(request, future) for request, future in pending if not future.cancelled()]
+        if not pending:
+            return
+        submission = self._task(self.worker.call("submit", [request for request, _ in pending]))
+        submission.add_done_callback(lambda done: _fail(done, [future for _, future in pending]))
+        for request, future in pending:
+            result = self._task(self.worker.call("result", request.request_id))
+            result.add_done_callback(lambda done, future=future: _pass_on(done, future))  # type: ignore[misc]
+            future.add_done_callback(lambda done, name=request.request_id: self._cancelled(done, name))  # type: ignore[misc]
+
+    def _cancelled(self, done: asyncio.Future[Completion], request_id: str) -> None:
+        if done.cancelled():
+            self._task(self.worker.call("abort", request_id)).add_done_callback(_retrieve)
+
+    def _task(self, call: Any) -> asyncio.Task[Any]:
+        # The loop itself keeps only weak references to tasks.
+        task: asyncio.Task[Any] = asyncio.get_running_loop().create_task(call)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def pause(self, mode: Literal["in_place", "retract", "abort"] = "in_place") -> None:
+        await self.worker.call("pause", mode)
+
+    async def resume(self) -> None:
+        await self.worker.call("resume")
+
+    async def flush_cache(self) -> None:
+        await self.worker.call("flush_cache")
+
+    async def stage_weights(self, buckets: list[WeightBucket]) -> None:
+        await self.worker.call("stage_weights", buckets)
+
+    async def commit_weights(self, version: int) -> None:
+        await self.worker.call("commit_weights", version)
+
+    async def weight_version(self) -> int:
+        version: int = await self.worker.call("weight_version")
+        return version
+
+    async def weights_digest(self) -> str:
+        digest: str = await self.worker.call("weights_digest")
+        return digest
+
+    async def health(self) -> dict[str, Any]:
+        health: dict[str, Any] = await self.worker.call("health")
+        return health
+
+    async def abort(self, request_id: str | None = None) -> None:
+        await self.worker.call("abort", request_id)
+
+    async def close(self) -> None:
+        await self.worker.close()
+
+
+def _pass_on(done: asyncio.Task[Completion], future: asyncio.Future[Completion]) -> None:
+    """Gives a call's outcome to the one who awaits it, unless that one has left."""
+    if done.cancelled():
+        future.cancel()
+        return
+    error = done.exception()
+    if future.done():
+        return
+    if error is not None:
+        future.set_exception(error)
+    else:
+        future.set_result(done.result())
+
+
+def _fail(done: asyncio.Task[None], futures: list[asyncio.Future[Completion]]) -> None:
+    error = EngineError("the submission was cancelled") if done.cancelled() else done.exception()
+    if error is not None:
+        for future in futures:
+            if not future.done():
+                future.set_exception(error)
+
+
+def _retrieve(done: asyncio.Task[Any]) -> None:
+    """A request that nobody awaits any more has no use for a failure."""
+    if not done.cancelled():
+        done.exception()

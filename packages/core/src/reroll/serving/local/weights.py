@@ -1,0 +1,100 @@
+"""New weights beside the served ones, and the swap."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from safetensors import safe_open
+
+from reroll.api import EngineError, WeightBucket
+from reroll.models.digest import state_digest
+
+NAMED = 8
+"""Names that an error lists before it counts the rest."""
+
+
+class StagedWeights:
+    """Collects a publication's tensors until they are complete.
+
+    One thread stages and commits come after; the served tensors change in `commit` alone.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.staged: dict[str, Any] = {}
+
+    def stage(self, buckets: list[WeightBucket]) -> None:
+        """Reads the buckets' tensors. Staged again, a name's newer tensor counts.
+
+        Raises:
+            EngineError: a file cannot be read, or a tensor's name, type or shape is not the model's.
+                Everything staged so far is dropped.
+        """
+        try:
+            served = self.model.state_dict()
+            for bucket in buckets:
+                self._read(bucket, served)
+        except BaseException:
+            self.staged.clear()
+            raise
+
+    def _read(self, bucket: WeightBucket, served: dict[str, Any]) -> None:
+        try:
+            with safe_open(bucket.path, framework="pt") as file:
+                absent = sorted(set(bucket.names) - set(file.keys()))
+                if absent:
+                    raise EngineError(f"bucket {bucket.path} lacks {_listed(absent)}, which it was to hold")
+                # Copied: the file may be written again as soon as this returns, and reading maps it.
+                tensors = {name: file.get_tensor(name).clone() for name in bucket.names}
+        except EngineError:
+            raise
+        except Exception as error:
+            raise EngineError(f"bucket {bucket.path} cannot be read: {error}") from error
+        for name, tensor in tensors.items():
+            if name not in served:
+                raise EngineError(f"bucket {bucket.path} holds {name!r}, which the served model does not have")
+            wanted = served[name]
+            if tensor.dtype != wanted.dtype or tensor.shape != wanted.shape:
+                raise EngineError(
+                    f"bucket {bucket.path} holds {name!r} as {_kind(tensor)}, but the served model has {_kind(wanted)}"
+                )
+        self.staged.update(tensors)
+
+    def commit(self) -> None:
+        """Serves the staged tensors; all of the model's must be there, of tied ones at least one name.
+
+        Raises:
+            EngineError: tensors are missing, or tied ones differ. What is served does not change.
+        """
+        staged, self.staged = self.staged, {}
+        served = self.model.state_dict(keep_vars=True)
+        names: dict[int, list[str]] = {}
+        for name, tensor in served.items():
+            names.setdefault(id(tensor), []).append(name)
+        missing, chosen = [], []
+        for aliases in names.values():
+            given = [name for name in aliases if name in staged]
+            if not given:
+                missing.append(aliases[0])
+                continue
+            for name in given[1:]:
+                if not torch.equal(staged[given[0]], staged[name]):
+                    raise EngineError(f"{given[0]!r} and {name!r} are one tensor in the model, but were staged unequal")
+            chosen.append((served[aliases[0]], staged[given[0]]))
+        if missing:
+            raise EngineError(f"weights are not complete: {_listed(missing)} of {len(names)} tensors were not staged")
+        for old, new in chosen:
+            old.data = new
+
+    def digest(self) -> str:
+        return state_digest(self.model.state_dict().items())
+
+
+def _listed(names: list[str]) -> str:
+    rest = len(names) - NAMED
+    return ", ".join(names[:NAMED]) + (f" and {rest} more" if rest > 0 else "")
+
+
+def _kind(tensor: Any) -> str:
+    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"

@@ -1,0 +1,19 @@
+"""What the room registers."""
+
+from __future__ import annotations
+
+from reroll.api import ConfigSection, Engine, hookimpl
+
+
+@hookimpl
+def reroll_config_sections() -> list[type[ConfigSection]]:
+    from reroll.serving.config import ServingSection
+
+    return [ServingSection]
+
+
+@hookimpl
+def reroll_engines() -> list[type[Engine]]:
+    from reroll.serving.local.engine import LocalEngine
+
+    return [LocalEngine]
