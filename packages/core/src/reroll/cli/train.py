@@ -16,9 +16,11 @@ def train(run_file: RunFileArgument, set_: SetOption = None) -> None:
     from reroll.api import RunFileError
     from reroll.cli.validate import file_problems
     from reroll.runner import run_training
+    from reroll.training.trainer import require_training_extra
 
     began = time.perf_counter()
     run = load(run_file, set_)
+    require_training_extra()
     problems = list(file_problems(run))
     if problems:
         raise RunFileError(problems)

@@ -30,13 +30,13 @@ def file_problems(run: LoadedRunFile) -> Iterator[Problem]:
     from reroll.api import Problem, RerollError
 
     found = [problem for section in run.sections.values() for problem in section.validate_files(run)]
-    yield from found
+    yield from map(run.locate, found)
     if found:
         return
     try:
         _render_first(run)
     except RerollError as error:
-        yield Problem("model", str(error))
+        yield run.locate(Problem("data.task_set", str(error)))
 
 
 def _render_first(run: LoadedRunFile) -> None:

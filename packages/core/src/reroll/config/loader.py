@@ -28,8 +28,11 @@ class LoadedRunFile:
         sections: Mapping[str, ConfigSection],
         explicit: frozenset[str],
         plugins: PluginManager,
+        locate: Callable[[Problem], Problem] = lambda problem: problem,
     ) -> None:
         self.path = path
+        self.locate = locate
+        """Adds file and line to a problem of this run file."""
         self.sections = dict(sections)
         self.explicit = explicit
         """Dotted keys that the file or `--set` gave; the others are defaults."""
@@ -80,6 +83,14 @@ def load_run_file(
     table, text = read_toml(path) if path else ({}, "")
     problems: list[Problem] = []
     overridden: set[str] = set()
+
+    def locate(problem: Problem) -> Problem:
+        if problem.file or path is None or problem.key.startswith("--set"):
+            return problem
+        if any(problem.key == key or problem.key.startswith(key + ".") for key in overridden):
+            return replace(problem, key=f"--set {problem.key}")
+        return replace(problem, file=str(path), line=line_of(text, problem.key))
+
     for override in overrides:
         try:
             keys, value = parse_override(override)
@@ -89,7 +100,7 @@ def load_run_file(
             problems += error.problems
     sections = _build_sections(table, plugins, problems)
     explicit = frozenset(f"{name}.{key}" for name, part in table.items() if isinstance(part, dict) for key in part)
-    run = LoadedRunFile(path, sections, explicit, plugins)
+    run = LoadedRunFile(path, sections, explicit, plugins, locate)
     if len(sections) == len(plugins.all("config_sections")):
         unchecked = len(problems)
         problems += _check_components(run)
@@ -99,7 +110,7 @@ def load_run_file(
             for check in checks:
                 problems += check(run)
     if problems:
-        raise RunFileError([_located(problem, path, text, overridden) for problem in problems])
+        raise RunFileError(map(locate, problems))
     return run
 
 
@@ -184,12 +195,3 @@ def _dump_value(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _dump_value(item) for key, item in value.items() if item is not None}
     return str(value) if isinstance(value, Path) else value
-
-
-def _located(problem: Problem, path: Path | None, text: str, overridden: set[str]) -> Problem:
-    """Adds file and line, unless the value came from the command line."""
-    if problem.file or path is None or problem.key.startswith("--set"):
-        return problem
-    if any(problem.key == key or problem.key.startswith(key + ".") for key in overridden):
-        return replace(problem, key=f"--set {problem.key}")
-    return replace(problem, file=str(path), line=line_of(text, problem.key))

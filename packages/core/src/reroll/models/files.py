@@ -163,9 +163,10 @@ def _converted(gguf: Path) -> Path:
     if not (target / "config.json").exists():
         target.parent.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "reroll.models.gguf", str(gguf), str(target)]
-        done = subprocess.run(command, capture_output=True, text=True)
+        quiet = {**os.environ, "HF_HUB_DISABLE_PROGRESS_BARS": "1", "TRANSFORMERS_VERBOSITY": "error"}
+        done = subprocess.run(command, capture_output=True, text=True, env=quiet)
         if done.returncode:
-            raise ModelError(f"{gguf} could not be converted:\n{done.stderr.strip()[-2000:]}")
+            raise ModelError(f"{gguf} could not be converted: {_last_line(done.stderr)}")
     return target
 
 
@@ -182,3 +183,8 @@ def _read_json(path: Path) -> Mapping[str, Any]:
     except (OSError, ValueError) as error:
         raise ModelError(f"{path} cannot be read: {error}") from None
     return found
+
+
+def _last_line(text: str) -> str:
+    lines = [line for line in text.strip().splitlines() if line.strip()]
+    return lines[-1] if lines else "no reason was given"

@@ -21,8 +21,14 @@ def convert(gguf: Path, target: Path) -> None:
     scratch = Path(tempfile.mkdtemp(prefix=f"{target.name}-", dir=target.parent))
     try:
         tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name)
-        model = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
-        model.config.eos_token_id = model.config.eos_token_id or tokenizer.eos_token_id
+        loaded = AutoModelForCausalLM.from_pretrained(gguf.parent, gguf_file=gguf.name, dtype=torch.float32)
+        config = loaded.config
+        # The weights are plain floats by now, but the loaded model still counts as quantised and will not be saved.
+        del config.quantization_config
+        if config.eos_token_id is None:
+            config.eos_token_id = tokenizer.eos_token_id
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        model.load_state_dict(loaded.state_dict())
         model.save_pretrained(scratch)
         tokenizer.save_pretrained(scratch)
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+
 from reroll.api import Placement, Worker, WorkerDied, WorkerSpec
 from reroll.workers.process import ProcessWorker
 

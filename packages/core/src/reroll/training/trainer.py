@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 
-from reroll.api import Placement, RunFile, Sample, Selection, WeightBucket, Worker, WorkerSpec
+from reroll.api import Placement, RerollError, RunFile, Sample, Selection, WeightBucket, Worker, WorkerSpec
 from reroll.training.config import ObjectiveSection, TrainerSection
 
 
@@ -43,6 +44,13 @@ class Trainer:
         """The model's log-probabilities of the tokens that carry loss, by sample."""
         found: list[list[float]] = await self.worker.call("logprobs", samples)
         return found
+
+
+def require_training_extra() -> None:
+    """RerollError unless what the worker imports is installed."""
+    missing = [name for name in ("torch", "transformers", "safetensors") if find_spec(name) is None]
+    if missing:
+        raise RerollError(f"training needs {', '.join(missing)}: pip install 'reroll[train]'")
 
 
 async def start_trainer(

@@ -80,12 +80,12 @@ class TrainerWorker:
         trainer.model.zero_grad(set_to_none=True)
         batches = micro_batches(samples, trainer.settings.max_tokens, trainer.settings.rows)
         trainer.accumulate_gradients(batches, step_totals(samples), None)
-        digest = state_digest({name: p.grad for name, p in trainer.model.named_parameters() if p.grad is not None})
+        digest = state_digest((name, p.grad) for name, p in trainer.model.named_parameters() if p.grad is not None)
         trainer.model.zero_grad(set_to_none=True)
         return digest
 
     def weights_digest(self) -> str:
-        return state_digest(self.trainer.model.state_dict())
+        return state_digest(self.trainer.model.state_dict().items())
 
     def export_weights(self, directory: Path, bucket_bytes: int) -> list[WeightBucket]:
         """Writes every tensor once, in files of about `bucket_bytes`; a larger tensor has a file of its own."""

@@ -1,0 +1,5 @@
+"""`python -m reroll`."""
+
+from reroll.cli import main
+
+main()

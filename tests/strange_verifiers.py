@@ -1,0 +1,47 @@
+"""Verifiers that do what verifiers should not, for the tests beside."""
+
+from reroll import Task, Trace, Verdict, Verifier, hookimpl
+
+
+class AlwaysRight(Verifier):
+    name = "always_right"
+
+    def score(self, task: Task, trace: Trace) -> Verdict:
+        return Verdict(1.0)
+
+
+class Texts(Verifier):
+    name = "texts"
+
+    def score(self, task, trace):
+        return "very good"
+
+
+class NotANumber(Verifier):
+    name = "not_a_number"
+
+    def score(self, task, trace):
+        return Verdict(float("nan"))
+
+
+class Nothing(Verifier):
+    name = "nothing"
+
+    def score(self, task, trace):
+        return None
+
+
+class RaisesSometimes(Verifier):
+    """Fails on about one trace in ten, by the trace's identity, so that it does not matter which process judges."""
+
+    name = "raises_sometimes"
+
+    def score(self, task, trace):
+        if int(trace.id, 16) % 10 == 0:
+            raise RuntimeError("the tenth trace")
+        return Verdict(float(int(trace.id, 16) % 2))
+
+
+@hookimpl
+def reroll_verifiers():
+    return [AlwaysRight, Texts, NotANumber, Nothing, RaisesSometimes]

@@ -1,0 +1,145 @@
+"""`reroll train` as a user runs it: a process, its files, and how it ends."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import psutil
+import pytest
+from driving import RUN
+
+EVAL = """
+[eval]
+eval_interval = 2
+[[eval.sets]]
+name = "held-out"
+task_set = { name = "addition", high = 40, split = "held_out", size = 8, verifier = "regex" }
+[output]
+export_hf = true
+"""
+
+
+def command(path, *overrides):
+    sets = [part for override in overrides for part in ("--set", override)]
+    return [sys.executable, "-m", "reroll", "train", str(path), *sets]
+
+
+def test_a_run_leaves_what_the_design_says(run_file, tmp_path):
+    path, output = run_file(RUN + EVAL), tmp_path / "out"
+    overrides = [f'output.dir="{output}"', "rollout.num_rollout=4"]
+    code = (
+        "import sys; from reroll.cli import main\n"
+        "try: main()\n"
+        "finally: print('loaded', sorted({'torch', 'transformers', 'numpy'} & set(sys.modules)))\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *command(path, *overrides)[3:]], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    assert "loaded []" in done.stdout, "the controller of a running train has no torch"
+    summary = json.loads((output / "summary.json").read_text())
+    assert summary["ended"] == "completed"
+    assert summary["steps"] >= 2
+    assert summary["trained_samples"] > 0
+    assert summary["wall_seconds"] > summary["training_wall_seconds"] > 0
+    assert summary["generated_tokens_per_second"] > 0
+    assert summary["trained_tokens_per_second"] > 0
+    assert set(summary["eval"]["before"]["sets"]) == {"held-out"}
+    assert summary["eval"]["before"]["sets"]["held-out"]["step"] == 0
+    assert summary["eval"]["after"]["sets"]["held-out"]["step"] == summary["steps"]
+    assert len(summary["eval"]["after"]["sets"]["held-out"]["fingerprint"]) == 64
+    ledger = summary["ledger"]
+    assert ledger.pop("dispatched") == sum(ledger.values()) == 16
+    lines = done.stdout.splitlines()
+    assert any(line.startswith("held-out: accuracy ") and "points" in line for line in lines)
+    assert any(line.startswith("  parse rate ") for line in lines)
+    assert any(line.startswith("rollouts: ") for line in lines)
+    assert (output / "run.toml").exists()
+    metrics = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    assert {"eval/held-out/accuracy", "rollout/reward", "train/grad_norm"} <= {
+        name for line in metrics for name in line
+    }
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    AutoModelForCausalLM.from_pretrained(output / "model")
+    AutoTokenizer.from_pretrained(output / "model")
+    again = subprocess.run(command(path, *overrides), capture_output=True, text=True, cwd=tmp_path)
+    assert again.returncode == 2
+    assert "is not empty" in again.stderr
+
+
+def start(path, tmp_path, *overrides):
+    """A long run that has begun to train, its output folder, and the processes below it."""
+    output = tmp_path / "out"
+    run = subprocess.Popen(
+        command(path, f'output.dir="{output}"', "rollout.num_rollout=100000", *overrides),
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+    )
+    for line in run.stderr:
+        if line.startswith("collection 2/"):
+            break
+    else:
+        pytest.fail(f"the run never trained: {run.wait()}")
+    return run, output, psutil.Process(run.pid).children(recursive=True)
+
+
+def gone(processes):
+    _, alive = psutil.wait_procs(processes, timeout=20)
+    return not alive
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+def test_a_signal_ends_a_run_cleanly(run_file, tmp_path, number):
+    run, output, children = start(run_file(), tmp_path)
+    run.send_signal(number)
+    out, err = run.communicate(timeout=60)
+    assert run.returncode == 128 + number
+    summary = json.loads((output / "summary.json").read_text())
+    assert (summary["ended"], summary["message"]) == ("interrupted", f"by {number.name}")
+    assert summary["collections"] >= 2
+    assert "kept:" in err
+    assert f"rollouts: {output / 'rollouts'}" in out
+    assert "Traceback" not in err
+    assert gone(children)
+
+
+def worker(children, name):
+    """The child that serves as `name`, by the log that it writes to."""
+    for child in children:
+        if child.open_files() and any(f"{name}.log" in file.path for file in child.open_files()):
+            return child
+        try:
+            target = os.readlink(f"/proc/{child.pid}/fd/2")
+        except OSError:
+            continue
+        if target.endswith(f"{name}.log"):
+            return child
+    raise AssertionError(f"no process writes {name}.log")
+
+
+@pytest.mark.parametrize("name", ["engine-0", pytest.param("trainer", marks=pytest.mark.slow)])
+def test_a_killed_worker_ends_the_run_with_its_name(run_file, tmp_path, name):
+    run, output, children = start(run_file(), tmp_path)
+    worker(children, name).kill()
+    started = time.monotonic()
+    _, err = run.communicate(timeout=60)
+    assert time.monotonic() - started < 60
+    assert run.returncode == 1
+    assert f"worker '{name}' was killed by SIGKILL" in err
+    summary = json.loads((output / "summary.json").read_text())
+    assert summary["ended"] == "failed"
+    assert name in summary["message"]
+    assert gone(children)
+
+
+def test_a_killed_controller_leaves_no_process(run_file, tmp_path):
+    run, _, children = start(run_file(), tmp_path)
+    run.kill()
+    run.wait()
+    assert gone(children)
