@@ -104,7 +104,7 @@ def test_component_faults_name_the_option(tmp_path, plugins):
 
 
 def test_a_section_or_name_of_a_package_that_is_not_installed(tmp_path):
-    alone = load_plugins([entry for entry in _core_entry_points()])
+    alone = load_plugins(_core_entry_points())
     found = {
         problem.key: str(problem)
         for problem in faults(tmp_path, alone, '[records]\nenabled = true\n[data]\ntask_set = "recheck"\n')

@@ -43,9 +43,8 @@ def test_saved_lines_read_back_and_the_marker_comes_last(tmp_path):
     folder = step_directory(tmp_path, 7)
     assert is_complete(folder)
     first, second = read_rollouts(folder)
-    assert set(first) == {
-        "schema", "id", "task", "nodes", "rewards", "metrics", "info", "is_completed", "stop_condition", "errors", "timing",
-    }  # fmt: skip
+    keys = "schema id task nodes rewards metrics info is_completed stop_condition errors timing"
+    assert set(first) == set(keys.split())
     stamp = first["info"]["reroll"]
     assert {"kind", "env_name", "group_id", "policy_version", "is_filtered"} <= set(stamp)
     assert (stamp["weight_versions"], stamp["policy_version"], stamp["is_filtered"]) == ([4, 5], 5, True)

@@ -116,10 +116,9 @@ def test_the_whole_objective_is_the_sum_of_its_parts(seed):
 def test_on_policy_gradient_is_the_policy_gradient():
     """At ratio 1 the gradient is that of -A·logπ; the loss itself is near 0 whatever happens."""
     logp = torch.tensor([-1.0, -2.0], requires_grad=True)
-    loss, _ = policy_objective(
-        logp, torch.zeros(2), logp.detach(), logp.detach(), torch.tensor([1.0, -1.0]), torch.full((2,), 0.5), None, None,
-        Recipe(),
-    )  # fmt: skip
+    advantages, weights = torch.tensor([1.0, -1.0]), torch.full((2,), 0.5)
+    frozen = logp.detach()
+    loss, _ = policy_objective(logp, torch.zeros(2), frozen, frozen, advantages, weights, None, None, Recipe())
     loss.backward()
     assert logp.grad.tolist() == [-0.5, 0.5]
     assert loss.item() == 0.0

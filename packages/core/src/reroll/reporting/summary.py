@@ -111,7 +111,8 @@ def closing_lines(summary: Summary) -> Sequence[str]:
         )
         if "correctness" in gain:
             lines.append(
-                f"  parse rate {first['parse_rate']:.1%} → {last['parse_rate']:.1%} ({gain['parse_rate']:+.1f} points), "
+                f"  parse rate {first['parse_rate']:.1%} → {last['parse_rate']:.1%} "
+                f"({gain['parse_rate']:+.1f} points), "
                 f"accuracy among parseable answers {first['accuracy_parsed']:.1%} → {last['accuracy_parsed']:.1%} "
                 f"({gain['correctness']:+.1f} points)"
             )

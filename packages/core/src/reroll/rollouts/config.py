@@ -82,7 +82,7 @@ class RolloutSection(ConfigSection):
         if limit is not None and limit < self.rollout_max_response_len + 1:
             yield Problem(
                 "rollout.rollout_max_context_len",
-                f"{limit} leaves no room for a prompt beside rollout_max_response_len = {self.rollout_max_response_len}",
+                f"{limit} leaves no room for a prompt beside a response of {self.rollout_max_response_len} tokens",
                 "raise it, or lower rollout_max_response_len",
             )
         sum_of_both = self.rollout_max_prompt_len + self.rollout_max_response_len

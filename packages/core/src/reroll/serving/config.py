@@ -13,7 +13,7 @@ class ServingSection(ConfigSection):
     section: ClassVar[str] = "serving"
 
     engine: Annotated[Selection, Hook("engines")] = Selection(name="local")
-    """What generates: `local`, the embedded engine, with options such as { name = "local", max_running_requests = 64 }."""
+    """What generates: `local` is the embedded engine; options as in { name = "local", max_running_requests = 64 }."""
     num_engines: int = Field(1, gt=0)
     """Engines, each in a process of its own with the whole model; a group stays on one of them."""
     publication_mode: Annotated[Selection, Hook("publication_modes")] = Selection(name="barrier")

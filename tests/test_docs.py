@@ -1,0 +1,56 @@
+"""What the documents show works as shown."""
+
+import importlib.util
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from reroll.plugins.manager import HOOKS, PREFIX
+
+ROOT = Path(__file__).parents[1]
+
+
+def make_hooks():
+    spec = importlib.util.spec_from_file_location("make_hooks", ROOT / "docs" / "make_hooks.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_hook_page_is_complete_and_current():
+    page = (ROOT / "docs" / "hooks.md").read_text()
+    assert all(f"## `{PREFIX}{hook}()`" in page for hook in HOOKS)
+    assert page == make_hooks().page(), "run: hatch run docs:hooks"
+
+
+def blocks(language):
+    return re.findall(rf"```{language}\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+
+
+def test_the_readme_verifier_works_as_a_package(tmp_path, monkeypatch):
+    (code,) = blocks("python")
+    assert len(code.splitlines()) <= 30
+    (tmp_path / "my_keywords.py").write_text(code)
+    (entry,) = re.findall(r"\[project.entry-points.reroll\]\n(.*)\n", blocks("toml")[0])
+    info = tmp_path / "my_keywords-0.1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-keywords\nVersion: 0.1.0\n")
+    (info / "entry_points.txt").write_text(f"[reroll]\n{entry.replace(chr(34), '')}\n")
+    lines = [{"gold": ["sea", "Sun"], "answer": "the sea"}, {"gold": ["x"], "answer": "xyz"}]
+    (tmp_path / "answers.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    command = [sys.executable, "-m", "reroll", "score", "keywords", "answers.jsonl", "--output", "out.jsonl"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    scores = [json.loads(line)["score"] for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    assert scores == [0.5, 1.0]
+
+
+def test_documented_commands_exist():
+    hatch = (ROOT / "hatch.toml").read_text()
+    named = re.findall(r"hatch run ([a-z-]+:)?([a-z-]+)", (ROOT / "README.md").read_text())
+    for environment, script in named:
+        table = f"[envs.{environment.rstrip(':') or 'default'}.scripts]"
+        assert re.search(rf"^{script} = ", hatch.split(table)[1].split("\n[")[0], re.MULTILINE), (environment, script)
