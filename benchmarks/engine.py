@@ -44,7 +44,8 @@ TARGETS = {"tiny": {"generate_batch": 10.0, "plain": 1.5}, "135M": {"generate_ba
 
 @dataclass(frozen=True)
 class Workload:
-    """Requests of one measurement: a quarter of the responses are long, in tokens [low, high]."""
+    """Requests of one measurement, lengths in tokens [low, high]: one response in four is drawn from `long`, the
+    others from `short`."""
 
     model: str
     count: int
@@ -54,7 +55,7 @@ class Workload:
 
     @property
     def name(self) -> str:
-        return f"{self.model}-{self.count}"
+        return f"{self.model}-{self.count}" + ("-skewed" if self.long != self.short else "")
 
     def requests(self, vocab_size: int) -> list[GenerationRequest]:
         random = np.random.default_rng(0)
@@ -68,6 +69,8 @@ class Workload:
 
 
 WORKLOADS = [
+    Workload("tiny", 64, (10, 40), (16, 96), (16, 96)),
+    Workload("tiny", 256, (10, 40), (16, 96), (16, 96)),
     Workload("tiny", 64, (10, 40), (16, 64), (128, 256)),
     Workload("tiny", 256, (10, 40), (16, 64), (128, 256)),
     Workload("135M", 16, (10, 40), (4, 12), (24, 32)),
@@ -202,7 +205,7 @@ def show(result: dict[str, Any], targets: dict[str, float]) -> None:
     seconds = result["response_tokens"] / medians["generate_batch"] + start
     called = result["response_tokens"] / seconds
     print(f"  a generate_batch call also starts its manager in {start:.1f} s: {called:.0f} tokens/s with it, ", end="")
-    print(f"engine is {medians['engine'] / called:.0f}x", flush=True)
+    print(f"engine is {medians['engine'] / called:.1f}x", flush=True)
 
 
 def main() -> None:

@@ -13,7 +13,7 @@ API_VERSION = 1
 class Config(BaseModel):
     """Base of every configuration: unknown keys are errors, values do not change after loading."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class NoConfig(Config):
