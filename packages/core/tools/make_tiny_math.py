@@ -28,7 +28,7 @@ Text
     sampling finds the right answer often enough for RL to reinforce it.
     Some chats carry a system message, and some have two turns.
 Held-out pairs
-    See ``is_held_out``. These operand pairs, in either order, never occur in the text.
+    See ``reroll.tasks.arithmetic.is_held_out``. These operand pairs, in either order, never occur in the text.
 Training
     AdamW on the tokens of the assistant's turns only, ``STEPS`` steps, cosine decay.
 Seed
@@ -43,7 +43,6 @@ Usage::
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import math
 import random
@@ -59,6 +58,8 @@ from transformers import (
     Qwen3Config,
     Qwen3ForCausalLM,
 )
+
+from reroll.tasks.arithmetic import is_held_out
 
 SEED = 0
 STEPS = 3000
@@ -186,12 +187,6 @@ def check_tokenizer(tokenizer: PreTrainedTokenizerFast) -> None:
 
 
 # --- Text --------------------------------------------------------------------------
-
-
-def is_held_out(op: str, a: int, b: int) -> bool:
-    """Tell whether a pair of operands is kept out of the text (one in ten, both orders)."""
-    key = f"{op}:{min(a, b)}:{max(a, b)}".encode()
-    return int.from_bytes(hashlib.sha256(key).digest()[:4], "big") % 10 == 0
 
 
 def seen_questions(op: str) -> list[Question]:
