@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import secrets
 import time
 from collections import Counter
@@ -55,7 +56,7 @@ from reroll.tasks.config import DataSection
 from reroll.tasks.cursor import Cursor, Dispatch
 from reroll.tasks.render import Renderer
 from reroll.traces.samples import group_samples
-from reroll.traces.saved import save_groups
+from reroll.traces.saved import save_groups, write_traces
 from reroll.training.config import ObjectiveSection
 from reroll.training.trainer import Trainer, start_trainer
 from reroll.workers.together import together
@@ -100,6 +101,7 @@ class Session:
         if self._began is None:
             self._began = time.perf_counter()
             self.display.begin()
+        self.display.phase("training")
         taken = self.cursor.take(self.rollout.rollout_batch_size)
         numbered = [(self.producer.next_group_index(), dispatch) for dispatch in taken]
         for group_index, dispatch in numbered:
@@ -157,7 +159,10 @@ class Session:
             if last == step or not (every_set or due):
                 continue
             self._evaluated[name] = step
-            result = await evaluator.run(step)
+            self.display.phase("evaluating")
+            result, groups = await evaluator.run(step)
+            path = self.context.output / "eval" / name / f"step_{step}" / "rollouts.jsonl"
+            write_traces(path, ((group, Decision("passed")) for group in groups))
             self.summary.evaluations.append(asdict(result))
             self.trackers.log(step, result.metrics())
             self.display.evaluated(name, asdict(result))
@@ -236,6 +241,7 @@ async def open_session(run: LoadedRunFile, output: Path, display: Display) -> As
     filters = {item.name: run.make("prompt_filters", item) for item in data.prompt_filters}
     context = make_context(run, files, renderer, output, Seeds(run_seed, data_seed, rollout_seed), filters)
     (output / "run.toml").write_text(tomli_w.dumps(run.to_toml()), "utf-8")
+    (output / "context.json").write_text(json.dumps(context.to_json(), indent=2) + "\n", "utf-8")
     deaths: list[WorkerDied] = []
     body = asyncio.current_task()
     assert body is not None

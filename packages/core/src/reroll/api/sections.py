@@ -38,6 +38,7 @@ class ConfigSection(Config):
         """What the section works out to, for `reroll plan`: derived sizes, chosen defaults."""
         return {}
 
-    def validate_files(self, run: RunFile) -> Iterator[Problem]:
-        """Faults that need files to be read; asked by `reroll validate` and before a run starts."""
+    def validate_files(self, run: RunFile, thorough: bool) -> Iterator[Problem]:
+        """Faults that need files to be read; asked by `reroll validate`, and with `thorough` off before a run
+        starts: then what costs time for each task is left to a sample."""
         yield from ()

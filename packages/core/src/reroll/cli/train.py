@@ -21,7 +21,7 @@ def train(run_file: RunFileArgument, set_: SetOption = None) -> None:
     began = time.perf_counter()
     run = load(run_file, set_)
     require_training_extra()
-    problems = list(file_problems(run))
+    problems = list(file_problems(run, thorough=False))
     if problems:
         raise RunFileError(problems)
     raise typer.Exit(asyncio.run(run_training(run, began)))

@@ -19,17 +19,17 @@ def validate(run_file: RunFileArgument, set_: SetOption = None) -> None:
     from reroll.api import RunFileError
 
     run = load(run_file, set_)
-    problems = list(file_problems(run))
+    problems = list(file_problems(run, thorough=True))
     if problems:
         raise RunFileError(problems)
     typer.echo(f"{run_file}: valid")
 
 
-def file_problems(run: LoadedRunFile) -> Iterator[Problem]:
+def file_problems(run: LoadedRunFile, thorough: bool) -> Iterator[Problem]:
     """Faults of the files that the run names; the first prompt is rendered as training would."""
     from reroll.api import Problem, RerollError
 
-    found = [problem for section in run.sections.values() for problem in section.validate_files(run)]
+    found = [problem for section in run.sections.values() for problem in section.validate_files(run, thorough)]
     yield from map(run.locate, found)
     if found:
         return

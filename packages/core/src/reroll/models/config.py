@@ -19,7 +19,7 @@ class ModelSection(ConfigSection):
     chat_template: Path | None = None
     """A Jinja file to use instead of the model's own chat template."""
 
-    def validate_files(self, run: RunFile) -> Iterator[Problem]:
+    def validate_files(self, run: RunFile, thorough: bool) -> Iterator[Problem]:
         try:
             resolve_model(self.path).check()
         except ModelError as error:

@@ -17,7 +17,7 @@ class OutputSection(ConfigSection):
     export_hf: bool = False
     """Write the trained model as a Hugging Face directory to `<output>/model` at the end."""
 
-    def validate_files(self, run: RunFile) -> Iterator[Problem]:
+    def validate_files(self, run: RunFile, thorough: bool) -> Iterator[Problem]:
         if self.dir is None or not self.dir.exists():
             return
         if not self.dir.is_dir():

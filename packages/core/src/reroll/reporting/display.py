@@ -30,7 +30,7 @@ class Display:
                 console=self.console,
                 transient=True,
             )
-            self._task = self._progress.add_task("training", total=total, facts="")
+            self._task = self._progress.add_task("starting", total=total, facts="")
             self._progress.start()
 
     def line(self, text: str) -> None:
@@ -45,6 +45,13 @@ class Display:
     def begin(self) -> None:
         """Training begins: the time left is counted from here."""
         self._start = time.monotonic()
+        if self._progress is not None:
+            self._progress.reset(self._task)
+
+    def phase(self, name: str) -> None:
+        """What the run is doing, where the display can show it: `starting`, `training`, `evaluating`."""
+        if self._progress is not None:
+            self._progress.update(self._task, description=name)
 
     def collected(self, done: int, step: int, metrics: Mapping[str, float]) -> None:
         """One collection was generated, and trained on if it held anything to train on."""

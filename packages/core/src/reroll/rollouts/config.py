@@ -93,7 +93,7 @@ class RolloutSection(ConfigSection):
                 f"set it to {sum_of_both}, or leave it out",
             )
 
-    def validate_files(self, run: RunFile) -> Iterator[Problem]:
+    def validate_files(self, run: RunFile, thorough: bool) -> Iterator[Problem]:
         yield from check_context("rollout", self.max_context, run)
 
 
@@ -156,10 +156,11 @@ class EvalSection(ConfigSection):
         if not self.sets and self.skip_eval_before_train:
             yield Problem("eval.skip_eval_before_train", "does nothing without [[eval.sets]]")
 
-    def validate_files(self, run: RunFile) -> Iterator[Problem]:
+    def validate_files(self, run: RunFile, thorough: bool) -> Iterator[Problem]:
         rollout, verifiers = run.get(RolloutSection), run.get(DataSection).verifiers
         for index, item in enumerate(self.sets):
-            yield from check_task_set(f"eval.sets[{index}].task_set", item.task_set, verifiers, run)
+            key = f"eval.sets[{index}].task_set"
+            yield from check_task_set(key, item.task_set, verifiers, run, thorough, sized=True)
             longest = (item.max_prompt_len or rollout.rollout_max_prompt_len) + (
                 item.max_response_len or rollout.rollout_max_response_len
             )

@@ -79,11 +79,11 @@ class Evaluator:
             purpose=f"eval:{settings.name}",
         )
 
-    async def run(self, step: int) -> EvalResult:
+    async def run(self, step: int) -> tuple[EvalResult, list[Group]]:
         """Answers and scores the whole set; `step` is the number of completed optimizer steps."""
         numbered = [(self._producer.next_group_index(), item) for item in self._dispatches]
         groups = await self._producer.groups(numbered, self._plan)
-        return summarise(self.settings.name, step, groups, self._skipped, self.fingerprint)
+        return summarise(self.settings.name, step, groups, self._skipped, self.fingerprint), groups
 
 
 def summarise(name: str, step: int, groups: Sequence[Group], skipped: int, fingerprint: str) -> EvalResult:

@@ -38,21 +38,34 @@ class DataSection(ConfigSection):
             if name not in names:
                 yield Problem(f"data.verifier_weights.{name}", "weighs a verifier that data.verifiers does not list")
 
-    def validate_files(self, run: RunFile) -> Iterator[Problem]:
-        yield from check_task_set("data.task_set", self.task_set, self.verifiers, run)
+    def validate_files(self, run: RunFile, thorough: bool) -> Iterator[Problem]:
+        yield from check_task_set("data.task_set", self.task_set, self.verifiers, run, thorough)
 
     def weights(self) -> dict[str, float]:
         """Weight of every listed verifier."""
         return {item.name: self.verifier_weights.get(item.name, 1.0) for item in self.verifiers}
 
 
-def check_task_set(key: str, selection: Selection, verifiers: list[Selection], run: RunFile) -> Iterator[Problem]:
-    """Reads every task of a sized set; are its targets for listed verifiers, and can they be judged?"""
+SAMPLE = 500
+"""Tasks whose targets are tried before a run starts; `reroll validate` tries all of them."""
+
+
+def check_task_set(
+    key: str, selection: Selection, verifiers: list[Selection], run: RunFile, thorough: bool, sized: bool = False
+) -> Iterator[Problem]:
+    """Reads every task of a sized set; are its targets for listed verifiers, and can they be judged?
+
+    Args:
+        thorough: ask verifiers about every target instead of the first `SAMPLE`.
+        sized: refuse a streaming set.
+    """
     judges: dict[str, Any] = {item.name: _make(run, "verifiers", item) for item in verifiers}
     try:
         tasks = cast(TaskSet, _make(run, "task_sets", selection))
         size = len(tasks)
     except TypeError:
+        if sized:
+            yield Problem(key, f"{selection.name!r} is streaming and never ends", "give a set with a size")
         return
     except (RerollError, ValueError, OSError) as error:
         yield Problem(key, str(error))
@@ -64,7 +77,7 @@ def check_task_set(key: str, selection: Selection, verifiers: list[Selection], r
         except RerollError as error:
             reason: str | None = str(error)
         else:
-            reason = _unjudgeable(task.targets, judges)
+            reason = _unjudgeable(task.targets, judges, ask=thorough or index < SAMPLE)
             reason = reason and f"task {task.key}: {reason}"
         if reason:
             faults += 1
@@ -74,11 +87,11 @@ def check_task_set(key: str, selection: Selection, verifiers: list[Selection], r
         yield Problem(key, f"{faults - 10} more tasks have faults")
 
 
-def _unjudgeable(targets: Any, judges: dict[str, Any]) -> str | None:
+def _unjudgeable(targets: Any, judges: dict[str, Any], ask: bool) -> str | None:
     for name, target in targets.items():
         if name not in judges:
             return f"its targets name the verifier {name!r}, which data.verifiers does not list"
-        if why := judges[name].check_target(target):
+        if ask and (why := judges[name].check_target(target)):
             return f"target {target!r} of {name!r} can never be judged: {why}"
     return None
 

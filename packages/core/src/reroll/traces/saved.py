@@ -32,19 +32,25 @@ def save_groups(output: Path, step: int, groups: Iterable[tuple[Group, Decision]
         groups: each group with what the group filters decided about it.
     """
     folder = step_directory(output, step)
-    folder.mkdir(parents=True, exist_ok=True)
+    count = write_traces(folder / FILE, groups)
+    # The marker appears whole, after the file is closed: a reader that sees it may read every line.
+    partial = folder / (MARKER + ".partial")
+    partial.write_text(json.dumps({"schema": SCHEMA, "traces": count}) + "\n", "utf-8")
+    partial.rename(folder / MARKER)
+    return count
+
+
+def write_traces(path: Path, groups: Iterable[tuple[Group, Decision]]) -> int:
+    """Writes every trace of the groups, one a line, and syncs the file; gives their number."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     count = 0
-    with (folder / FILE).open("w", encoding="utf-8") as file:
+    with path.open("w", encoding="utf-8") as file:
         for group, decision in groups:
             for index in range(len(group.traces)):
                 file.write(json.dumps(trace_record(group, index, decision), ensure_ascii=False) + "\n")
                 count += 1
         file.flush()
         os.fsync(file.fileno())
-    # The marker appears whole, after the file is closed: a reader that sees it may read every line.
-    partial = folder / (MARKER + ".partial")
-    partial.write_text(json.dumps({"schema": SCHEMA, "traces": count}) + "\n", "utf-8")
-    partial.rename(folder / MARKER)
     return count
 
 
