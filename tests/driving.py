@@ -8,12 +8,13 @@ from contextlib import asynccontextmanager
 
 from rich.console import Console
 
+from reroll.assembly import open_session
 from reroll.config import load_run_file
 from reroll.loop import train
 from reroll.plan import size_problems
 from reroll.plugins import load_plugins
 from reroll.reporting.display import Display
-from reroll.session import open_session
+from reroll.reporting.summary import Summary
 
 RUN = """
 [model]
@@ -41,7 +42,7 @@ async def session_of(path, output, *overrides, plugin=None):
     run = load_run_file(path, overrides, plugins, [size_problems])
     output.mkdir(parents=True)
     display = Display(1, Console(file=sys.stderr, force_terminal=False))
-    async with open_session(run, output, display) as session:
+    async with open_session(run, output, display, Summary("test", output)) as session:
         yield session
 
 

@@ -19,6 +19,7 @@ LAYERS = [
     {"rollouts", "training", "publication", "placement", "reporting"},
     {"plan"},
     {"session", "loop"},
+    {"assembly"},
     {"runner"},
     {"cli"},
 ]
@@ -118,7 +119,7 @@ def top_level_imports(path: Path) -> set[str]:
     "statement",
     [
         "from reroll.plugins import load_plugins; load_plugins().ask_all()",
-        "import reroll.runner, reroll.session, reroll.loop",
+        "import reroll.runner, reroll.assembly, reroll.loop",
         "from reroll.cli.app import build; build()",
     ],
 )

@@ -28,12 +28,14 @@ async def train(session: Session) -> None:
         decided = session.decide(groups)
         session.save(rollout_id, decided)
         samples = session.samples(decided)
-        empty = 0 if samples else empty + 1
-        if empty == session.rollout.max_empty_collections:
-            raise NothingToLearn(session.why_empty(decided))
+        version = session.trainer.version
         steps = await session.trainer.train(samples) if samples else []
-        session.consume(decided)
+        session.consume(decided, version)
         publication = await session.publisher.publish(session.trainer.version) if steps else None
-        session.report(rollout_id, decided, samples, steps, publication)
+        session.report(rollout_id, version, decided, samples, steps, publication)
+        empty = 0 if steps else empty + 1
+        last = rollout_id == session.rollout.num_rollout - 1
+        if empty == session.rollout.max_empty_collections or (last and not session.trainer.version):
+            raise NothingToLearn(session.why_empty(decided, empty))
         await session.evaluate()
     await session.evaluate(every_set=True)

@@ -39,6 +39,11 @@ def size_problems(run: LoadedRunFile) -> Iterator[Problem]:
             f"{rollout.rollout_batch_size} x n_samples_per_prompt {rollout.n_samples_per_prompt})",
             f"a collection holds whole optimizer steps; near it would be {', '.join(map(str, close))}",
         )
+    for key, needed in longest_contexts(run):
+        engine = run.get(ServingSection).engine
+        cls: Any = run.component("engines", engine.name)
+        for reason in cls.problems(cls.Config(**engine.options), needed):
+            yield Problem("serving.engine", f"{reason} ({key} needs {needed} tokens of context)")
     longest = trainer.max_sequence_length
     if longest is not None and longest < rollout.max_context:
         yield Problem(
@@ -48,6 +53,14 @@ def size_problems(run: LoadedRunFile) -> Iterator[Problem]:
         )
 
 
+def longest_contexts(run: LoadedRunFile) -> Iterator[tuple[str, int]]:
+    """Most tokens of prompt and response together, of training and of each evaluation set."""
+    rollout = run.get(RolloutSection)
+    yield "rollout", rollout.max_context
+    for index, item in enumerate(run.get(EvalSection).sets):
+        yield f"eval.sets[{index}]", item.max_context(rollout)
+
+
 def make_plan(run: LoadedRunFile) -> dict[str, Any]:
     """Everything that the run file resolves to, for `reroll plan`."""
     rollout, trainer, serving = run.get(RolloutSection), run.get(TrainerSection), run.get(ServingSection)
@@ -55,6 +68,7 @@ def make_plan(run: LoadedRunFile) -> dict[str, Any]:
     updates = updates_per_collection(run)
     total = rollout.num_rollout * updates
     objective = run.get(ObjectiveSection)
+    settings = run.to_toml()
     return {
         "run": {
             "name": run.get(RunSection).name,
@@ -69,7 +83,7 @@ def make_plan(run: LoadedRunFile) -> dict[str, Any]:
             "processes": 2 + serving.num_engines + rollout.scoring.workers,
         },
         "serving": {
-            "engine": serving.engine.to_toml(),
+            "engine": settings["serving"]["engine"],
             "publication_mode": serving.publication_mode.name,
             "transport": serving.transport.name,
         },
@@ -89,18 +103,18 @@ def make_plan(run: LoadedRunFile) -> dict[str, Any]:
             "sequence": trainer.max_sequence_length or rollout.max_context,
         },
         "objective": {
-            "advantage_estimator": objective.advantage_estimator.to_toml(),
-            "correction": objective.correction.to_toml() if objective.correction else None,
+            "advantage_estimator": settings["objective"]["advantage_estimator"],
+            "correction": settings["objective"].get("correction"),
             "aggregation": "per token" if objective.calculate_per_token_loss else "per response",
             "ratio_anchor": "engine" if objective.use_rollout_logprobs else "trainer",
             "reference_model": objective.use_kl_loss,
         },
         "data": {
-            "task_set": run.get(DataSection).task_set.to_toml(),
+            "task_set": settings["data"]["task_set"],
             "verifiers": run.get(DataSection).weights(),
         },
         "eval": [item.name for item in run.get(EvalSection).sets],
         "plugins": {key: f"{given.distribution} {given.version}" for key, given in sorted(run.used_plugins().items())},
         "explicit": sorted(run.explicit),
-        "settings": run.to_toml(),
+        "settings": settings,
     }

@@ -4,98 +4,108 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import sys
 import time
 from pathlib import Path
 
-from reroll.api import RerollError
+from reroll.api import RerollError, WorkerDied
+from reroll.assembly import make_output, open_session
 from reroll.config import LoadedRunFile
+from reroll.config.run import RunSection
 from reroll.loop import train
 from reroll.reporting.config import OutputSection
 from reroll.reporting.display import Display
-from reroll.reporting.summary import closing_lines
+from reroll.reporting.summary import Summary, closing_lines
 from reroll.rollouts.config import RolloutSection
-from reroll.session import Session, make_output, open_session
+from reroll.session import Session
 
 
 async def run_training(run: LoadedRunFile, began: float) -> int:
-    """Trains and writes the summary however the run ends; gives the exit code."""
-
+    """Trains and writes the summary; gives the exit code. What failed is raised after the summary is written."""
     output = make_output(run)
     logging.basicConfig(filename=output / "run.log", level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     display = Display(run.get(RolloutSection).num_rollout)
-    stopped: list[signal.Signals] = []
-    _stop_on_signals(stopped, display)
     display.line(f"run {output.name}: {run.path or 'defaults'} → {output}")
+    summary = Summary(name=run.get(RunSection).name, output=output)
+    # The work is a task of its own, so that a signal or a death ends the work and never what comes after it.
+    work = asyncio.create_task(_work(run, output, display, summary))
+    stopped = _stop_on_signals(work, display)
+    failure: BaseException | None = None
     try:
-        return await _train_and_summarise(run, output, display, stopped, began)
+        await work
+        summary.ended = "completed"
+    except asyncio.CancelledError:
+        summary.ended = "interrupted"
+        summary.message = f"by {stopped[0].name}" if stopped else "cancelled"
+    except BaseException as error:
+        failure = error
+        summary.ended, summary.message = "failed", str(error) or type(error).__name__
     finally:
         display.close()
-
-
-async def _train_and_summarise(
-    run: LoadedRunFile, output: Path, display: Display, stopped: list[signal.Signals], began: float
-) -> int:
-    failure: BaseException | None = None
-    summary = None
-    try:
-        async with open_session(run, output, display) as session:
-            summary = session.summary
-            try:
-                await train(session)
-                summary.ended = "completed"
-            except asyncio.CancelledError:
-                if not stopped:
-                    raise
-                summary.ended, summary.message = "interrupted", f"by {stopped[0].name}"
-                _forget_cancellation()
-            session.finish_summary()
-            await _export(run, session)
-    except asyncio.CancelledError:
-        if not stopped:
-            raise
-    except RerollError as error:
-        failure = error
-    if summary is not None:
-        if failure is not None:
-            summary.ended, summary.message = "failed", str(failure)
-        summary.wall_seconds = time.perf_counter() - began
-        summary.write()
-        display.close()
-        if summary.ended == "interrupted":
-            display.line(f"interrupted {summary.message}; kept: {summary.collections} collections of rollouts, metrics")
-        for line in closing_lines(summary):
-            print(line)
+    summary.wall_seconds = time.perf_counter() - began
+    _tell(summary, display)
     if failure is not None:
-        display.line(f"the run failed; what it wrote is in {output}")
+        if not isinstance(failure, RerollError):
+            logging.getLogger("reroll").error("the run failed", exc_info=failure)
         raise failure
-    return 128 + stopped[0] if stopped else 0
+    return 128 + stopped[0] if summary.ended == "interrupted" and stopped else 0
+
+
+async def _work(run: LoadedRunFile, output: Path, display: Display, summary: Summary) -> None:
+    """The loop between start and end of the workers. A worker that dies ends it, even while nobody waits for one."""
+    deaths: list[WorkerDied] = []
+    loop_task: asyncio.Task[None] | None = None
+
+    def died(error: WorkerDied) -> None:
+        deaths.append(error)
+        if len(deaths) == 1 and loop_task is not None:
+            loop_task.cancel()
+
+    async with open_session(run, output, display, summary, died) as session:
+        loop_task = asyncio.create_task(train(session))
+        interrupted: asyncio.CancelledError | None = None
+        try:
+            await loop_task
+        except asyncio.CancelledError as error:
+            if deaths:
+                raise deaths[0] from None
+            interrupted = error
+            _forget_cancellation()
+        finally:
+            session.finish_summary()
+        await _export(run, session)
+        if interrupted is not None:
+            raise interrupted
 
 
 async def _export(run: LoadedRunFile, session: Session) -> None:
     """The trained model, if there is one and the run file asks for it; after Ctrl-C as well."""
-
+    session.summary.steps = await session.trainer.refresh_version()
     if run.get(OutputSection).export_hf and session.trainer.version:
         target = session.context.output / "model"
         await session.trainer.export_hf(target)
         session.summary.model = target
 
 
-def _stop_on_signals(stopped: list[signal.Signals], display: Display) -> None:
-    """The first Ctrl-C or SIGTERM ends the run cleanly, a second one at once."""
-    loop, body = asyncio.get_running_loop(), asyncio.current_task()
-    assert body is not None
+def _stop_on_signals(work: asyncio.Task[None], display: Display) -> list[signal.Signals]:
+    """The first Ctrl-C or SIGTERM ends the work cleanly, a second one everything at once. Gives the list in which
+    the signals are noted."""
+    loop = asyncio.get_running_loop()
+    stopped: list[signal.Signals] = []
 
     def stop(received: signal.Signals) -> None:
-        if stopped:
-            sys.exit(128 + received)
         stopped.append(received)
+        if len(stopped) > 1:
+            sys.stderr.flush()
+            os._exit(128 + received)  # workers end when their connection closes
         display.line(f"{received.name}: ending the run; once more ends it at once")
-        body.cancel()
+        work.cancel()
 
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop, number)
+    return stopped
 
 
 def _forget_cancellation() -> None:
@@ -104,3 +114,18 @@ def _forget_cancellation() -> None:
     assert task is not None
     while task.cancelling():
         task.uncancel()
+
+
+def _tell(summary: Summary, display: Display) -> None:
+    """Writes the summary and says what the run came to."""
+    try:
+        summary.write()
+    except OSError as error:
+        display.line(f"summary.json could not be written: {error}")
+    if summary.ended == "interrupted":
+        display.line(f"interrupted {summary.message}; kept: {summary.collections} collections of rollouts, metrics")
+    if summary.ended == "failed":
+        display.line(f"the run failed; what it wrote is in {summary.output}")
+        return
+    for line in closing_lines(summary):
+        print(line)

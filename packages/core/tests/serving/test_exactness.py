@@ -93,13 +93,6 @@ def test_greedy_takes_the_most_likely_token(models, start, lab):
         ids = [*ids, token]
 
 
-def test_bfloat16_is_served(models, start, lab):
-    worker = start(dtype="bfloat16")
-    (done,) = lab.run(worker, [lab.request("a", lab.prompt(5), max_new_tokens=10)])
-    expected = lab.plain_logprobs(lab.plain_model(models["qwen3"]), lab.prompt(5), done.output_ids, 1.0)
-    assert lab.worst(done.logprobs, expected) < 0.5
-
-
 def test_a_window_shorter_than_the_context_is_refused(tmp_path, start, lab):
     from transformers import MistralConfig
 

@@ -36,7 +36,7 @@ class Streaming(Numbers):
 class SkipOdd(PromptFilter):
     name = "skip_odd"
 
-    def skip(self, rendered):
+    def skip(self, task, rendered):
         return "odd" if int(rendered.text) % 2 else None
 
 

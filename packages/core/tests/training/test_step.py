@@ -6,13 +6,13 @@ import random
 import pytest
 import torch
 
-from reroll.api import Sample
+from reroll.api import Sample, TrainingError
 from reroll.models.load import load_model
 from reroll.training import logprobs as logprobs_module
 from reroll.training.batching import cut, micro_batches, step_totals
-from reroll.training.logprobs import HeadError, PolicyHead, token_logprobs
+from reroll.training.logprobs import PolicyHead, token_logprobs
 from reroll.training.objective import Recipe
-from reroll.training.step import NonFiniteError, PolicyTrainer, StepSettings
+from reroll.training.step import PolicyTrainer, StepSettings
 
 SETTINGS = StepSettings(
     global_batch_size=8, max_tokens=None, rows=8, lr=1e-3, min_lr=0.0, lr_decay_style="constant", warmup_steps=0,
@@ -110,7 +110,7 @@ def test_a_head_that_is_not_the_models_is_refused(model):
     head = PolicyHead(model, 1.0)
     head.check(model)
     head.scale = 1.01
-    with pytest.raises(HeadError, match="computes logits in a way"):
+    with pytest.raises(TrainingError, match="computes logits in a way"):
         head.check(model)
 
 
@@ -142,7 +142,7 @@ def test_a_non_finite_step_leaves_the_weights(model):
     trainer = trainer_of(model)
     before = copy.deepcopy(trainer.model.state_dict())
     bad = [Sample(**{**vars(sample), "advantage": float("nan")}) for sample in samples_of()]
-    with pytest.raises(NonFiniteError, match="weights were not changed"):
+    with pytest.raises(TrainingError, match="weights were not changed"):
         trainer.train_collection(bad)
     assert all(torch.equal(before[name], tensor) for name, tensor in trainer.model.state_dict().items())
     assert trainer.version == 0

@@ -16,9 +16,11 @@ from reroll.api.errors import (
     EngineError,
     PluginError,
     Problem,
+    RequestRefused,
     RerollError,
     RunFileError,
     TaskError,
+    TrainingError,
     WorkerDied,
 )
 from reroll.api.filters import GroupFilter, PromptFilter
@@ -81,6 +83,7 @@ __all__ = [
     "PublicationReport",
     "RecordWriter",
     "RenderedPrompt",
+    "RequestRefused",
     "RerollError",
     "Router",
     "RunContext",
@@ -96,6 +99,7 @@ __all__ = [
     "Tool",
     "Trace",
     "Tracker",
+    "TrainingError",
     "Transport",
     "Verdict",
     "VerdictState",

@@ -11,9 +11,9 @@ API_VERSION = 1
 
 
 class Config(BaseModel):
-    """Base of every configuration: unknown keys are errors, values do not change after loading."""
+    """Base of every configuration: unknown keys and numbers that are not finite are errors, values do not change."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True, allow_inf_nan=False)
 
 
 class NoConfig(Config):

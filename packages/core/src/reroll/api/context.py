@@ -23,14 +23,23 @@ class Protocol:
 
     Attributes:
         sampling: temperature, truncations, lengths and stop tokens.
-        template_sha256, tokenizer_sha256: digests of chat template and `tokenizer.json`.
+        max_context: most tokens of prompt and response together.
+        harness, group_filters: as the run file selects them.
+        template_sha256, tokenizer_sha256, generation_config_sha256: digests of chat template, `tokenizer.json` and
+            `generation_config.json`; empty where there is none.
         verifiers: verifier name → distribution, version, weight and options.
+        failure_policy: what becomes of a response whose verifier failed.
     """
 
     sampling: Mapping[str, Any]
+    max_context: int
+    harness: Any
+    group_filters: list[Any]
     template_sha256: str
     tokenizer_sha256: str
+    generation_config_sha256: str
     verifiers: Mapping[str, Any]
+    failure_policy: str | float
 
 
 @dataclass(frozen=True)
@@ -41,6 +50,8 @@ class RunContext:
         run_id: of the run across its attempts; attempt: of this process start.
         fresh: whether the run begins from its starting checkpoint rather than resumes.
         start_rollout_id: first collection of this attempt.
+        source: what the run is for: `train`.
+        data: the training task set, as the run file selects it.
         checkpoint: file name → size, modification time and, for JSON files, SHA-256.
         filters: prompt-filter name → fingerprint.
     """
@@ -54,6 +65,8 @@ class RunContext:
     protocol: Protocol
     seeds: Seeds
     output: Path
+    data: Any
+    source: str = "train"
     filters: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:

@@ -9,6 +9,8 @@ from typing import Any
 
 from reroll.api.component import Component
 from reroll.api.tasks import Message
+from reroll.api.traces import Trace
+from reroll.api.verifiers import Verdict
 
 
 @dataclass(frozen=True)
@@ -25,6 +27,10 @@ class Derivation(Component):
         """Where derived tasks start; by default once, at the final state."""
         nodes = record["nodes"]
         return [Anchor(len(nodes) - 1)] if nodes else []
+
+    def score(self, record: Mapping[str, Any], anchor: Anchor, trace: Trace) -> Verdict | None:
+        """Judges an answer to the derived task; None where the source's own verifiers do, which is the default."""
+        return None
 
     @abstractmethod
     def prompt(self, record: Mapping[str, Any], anchor: Anchor) -> list[Message]:

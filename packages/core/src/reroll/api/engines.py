@@ -109,9 +109,14 @@ class Engine(Component):
     async def start(cls, config: Any, context: EngineContext) -> Engine:
         """An engine that is ready to serve; EngineError if it cannot serve the model exactly."""
 
+    @classmethod
+    def problems(cls, config: Any, context_len: int) -> list[str]:
+        """Why an engine with this configuration could not serve `context_len` tokens of prompt and response."""
+        return []
+
     @abstractmethod
     async def generate(self, request: GenerationRequest) -> Completion:
-        """Continues `request.input_ids`; raises EngineError if the request is refused."""
+        """Continues `request.input_ids`; RequestRefused if this request cannot be served, EngineError if none can."""
 
     @abstractmethod
     async def pause(self, mode: Literal["in_place", "retract", "abort"] = "in_place") -> None:

@@ -55,8 +55,27 @@ class TaskError(RerollError, ValueError):
 
 
 class WorkerDied(RerollError):
-    """A worker process ended while it was needed; carries its name and last words."""
+    """A worker process ended while it was needed.
+
+    Attributes:
+        worker: its name. The message has its last words.
+    """
+
+    def __init__(self, worker: str, message: str) -> None:
+        super().__init__(worker, message)
+        self.worker = worker
+
+    def __str__(self) -> str:
+        return f"worker {self.worker!r} {self.args[1]}"
 
 
 class EngineError(RerollError):
-    """An engine refused a request or could not load weights."""
+    """An engine cannot serve: it stopped, or could not load a model or weights. Ends the run."""
+
+
+class RequestRefused(EngineError):
+    """An engine does not take this one request; the message names field, value and remedy. Costs one response."""
+
+
+class TrainingError(RerollError):
+    """The trainer cannot go on: a step was not finite, or the model cannot be trained exactly."""

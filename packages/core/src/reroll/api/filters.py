@@ -7,7 +7,7 @@ from abc import abstractmethod
 from reroll.api.component import Component
 from reroll.api.context import RunContext
 from reroll.api.records import Decision
-from reroll.api.tasks import RenderedPrompt
+from reroll.api.tasks import RenderedPrompt, Task
 from reroll.api.traces import Group
 
 
@@ -17,11 +17,16 @@ class PromptFilter(Component):
     fingerprint: str = ""
     """Identifies what the filter would skip; recorded in the run's context."""
 
+    def prepare(self) -> None:
+        """Loads what the filter needs; `fingerprint` is read after it, and goes into the run's context."""
+        return
+
     def open(self, context: RunContext) -> None:
         """Called once before the first prompt; raise to refuse the run."""
+        return
 
     @abstractmethod
-    def skip(self, rendered: RenderedPrompt) -> str | None:
+    def skip(self, task: Task, rendered: RenderedPrompt) -> str | None:
         """The reason to skip the prompt, or None."""
 
 

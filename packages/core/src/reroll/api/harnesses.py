@@ -5,7 +5,6 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
 
 from reroll.api.component import Component
 from reroll.api.engines import Completion, GenerationRequest, SamplingParams
@@ -13,7 +12,7 @@ from reroll.api.tasks import RenderedPrompt, Task
 from reroll.api.traces import Trace
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class HarnessContext:
     """What a harness may use while it makes one trace.
 
@@ -31,7 +30,6 @@ class HarnessContext:
     sampling: SamplingParams
     max_context: int | None
     trace_id: str
-    extra: dict[str, Any]
 
 
 class Harness(Component):

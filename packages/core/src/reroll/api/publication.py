@@ -38,8 +38,8 @@ class Router(Protocol):
 
     def include(self, engine: Engine) -> None: ...
 
-    def pin(self, group_index: int, engine: Engine) -> None:
-        """All further requests of the group go to `engine`."""
+    def pin(self, group: str, engine: Engine) -> None:
+        """All further requests of the group, named by its observation id, go to `engine`."""
 
     def in_flight(self, engine: Engine) -> int: ...
 
@@ -67,7 +67,7 @@ class Transport(Component):
 
 @dataclass
 class PublicationContext:
-    """What a mode works with. `deadline` is in seconds from the start of the publication."""
+    """What a mode works with. `timeout` is in seconds from the start of the publication."""
 
     version: int
     engines: Sequence[Engine]
@@ -75,7 +75,7 @@ class PublicationContext:
     admission: Admission
     transport: Transport
     source: WeightSource
-    deadline: float
+    timeout: float
 
 
 @dataclass

@@ -34,8 +34,9 @@ class ConfigSection(Config):
         """Faults that only show beside other sections; asked once every section is loaded."""
         yield from ()
 
-    def resolved(self, run: RunFile) -> Mapping[str, Any]:
-        """What the section works out to, for `reroll plan`: derived sizes, chosen defaults."""
+    def pinned(self) -> Mapping[str, Any]:
+        """Values to write into a resolved run file in place of the given ones, so that it means the same from any
+        folder; paths are made absolute without being named here."""
         return {}
 
     def validate_files(self, run: RunFile, thorough: bool) -> Iterator[Problem]:

@@ -31,6 +31,3 @@ class Selection(Config):
                 return value
             return {"name": value["name"], "options": {k: v for k, v in value.items() if k != "name"}}
         raise ValueError('give a name, or a table with a name: { name = "…", option = value }')
-
-    def to_toml(self) -> Any:
-        return {"name": self.name, **self.options} if self.options else self.name

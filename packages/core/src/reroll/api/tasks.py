@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -86,8 +88,14 @@ class TaskSet(Component):
             index += 1
 
     def fingerprint(self) -> str:
-        """SHA-256 that changes when any task of the set changes; recorded with evaluations."""
-        raise NotImplementedError(f"task set {self.name!r} gives no fingerprint")
+        """SHA-256 over the prompts and targets of a sized set; recorded with evaluations."""
+        digest = hashlib.sha256()
+        for index in range(len(self)):
+            task = self.task(index)
+            digest.update(
+                json.dumps([task.key, task.prompt, dict(task.targets)], sort_keys=True, default=repr).encode()
+            )
+        return digest.hexdigest()
 
 
 class Tool(Component):

@@ -7,7 +7,7 @@ from typing import cast
 
 import typer
 
-from reroll.api import RerollError, RunFileError
+from reroll.api import PluginError, RerollError, RunFileError
 
 
 def build() -> typer.Typer:
@@ -29,8 +29,17 @@ def build() -> typer.Typer:
     app.command("plugins")(plugins.plugins)
     app.command("new-plugin")(new_plugin.new_plugin)
     manager = installed_plugins()
+    taken = {command.name for command in app.registered_commands}
     for name in manager.names("commands"):
-        app.add_typer(cast(typer.Typer, manager.get("commands", name).cls), name=name)
+        try:
+            given = manager.get("commands", name)
+        except PluginError as error:
+            print(f"warning: {error}", file=sys.stderr)
+            continue
+        if name in taken:
+            print(f"warning: {given.distribution} gives a command {name!r}, which is reroll's own", file=sys.stderr)
+        else:
+            app.add_typer(cast(typer.Typer, given.cls), name=name)
     return app
 
 

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
 
 from reroll.api import Component, ConfigSection, PluginError, Problem, RunFileError
 from reroll.api.selection import Hook, Selection
-from reroll.config.problems import from_validation, nearest
+from reroll.config.problems import from_validation
 from reroll.config.toml import apply_override, line_of, parse_override, read_toml
 from reroll.plugins import PluginManager, Provided
-from reroll.plugins.manager import known_distributions
 
 SectionT = TypeVar("SectionT", bound=ConfigSection)
 
@@ -50,8 +50,29 @@ class LoadedRunFile:
         return cls(cls.Config(**selection.options))
 
     def to_toml(self) -> dict[str, dict[str, Any]]:
-        """Every section with every value, so that the written file loads to the same run."""
-        return {name: _dump(section) for name, section in self.sections.items()}
+        """Every section with every value, options of components included and paths absolute, so that the written
+        file loads to the same run from anywhere."""
+        return {name: self._dump(section) | dict(section.pinned()) for name, section in self.sections.items()}
+
+    def _dump(self, model: BaseModel) -> dict[str, Any]:
+        dumped: dict[str, Any] = {}
+        for name, field in type(model).model_fields.items():
+            value = self._dump_value(getattr(model, name), _hook_of(field))
+            if value is not None:
+                dumped[name] = value
+        return dumped
+
+    def _dump_value(self, value: Any, hook: str | None) -> Any:
+        if isinstance(value, Selection) and hook:
+            options = self._dump(self.component(hook, value.name).Config(**value.options))
+            return {"name": value.name, **options} if options else value.name
+        if isinstance(value, BaseModel):
+            return self._dump(value)
+        if isinstance(value, (list, tuple)):
+            return [self._dump_value(item, hook) for item in value]
+        if isinstance(value, dict):
+            return {key: self._dump_value(item, None) for key, item in value.items() if item is not None}
+        return str(value.absolute()) if isinstance(value, Path) else value
 
     def selections(self) -> Iterator[tuple[str, str, Selection]]:
         """Every component that the file selects: dotted key, hook, selection."""
@@ -120,15 +141,7 @@ def _build_sections(
     owners = plugins.all("config_sections")
     for name, value in table.items():
         if name not in owners:
-            package = known_distributions()["config_sections"].get(name)
-            installed = package and any(record.distribution == package for record in plugins.records)
-            if package and not installed:
-                remedy = f"pip install {package}"
-            elif package:
-                remedy = f"the installed {package} does not have it yet"
-            else:
-                remedy = nearest(name, sorted(owners))
-            problems.append(Problem(name, "no installed package has a section of this name", remedy))
+            problems.append(Problem(name, plugins.missing("config_sections", name)))
         elif not isinstance(value, dict):
             problems.append(Problem(name, f"is {value!r}, but a section is a table", f"write [{name}] above its keys"))
     sections: dict[str, ConfigSection] = {}
@@ -160,12 +173,17 @@ def _check_components(run: LoadedRunFile) -> list[Problem]:
 def _selections(model: BaseModel, prefix: str) -> Iterator[tuple[str, str, Selection]]:
     for name, field in type(model).model_fields.items():
         value, key = getattr(model, name), f"{prefix}.{name}"
-        hook = next((item.name for item in field.metadata if isinstance(item, Hook)), None)
+        hook = _hook_of(field)
         for place, item in _items(value, key):
             if isinstance(item, Selection) and hook:
                 yield place, hook, item
             elif isinstance(item, BaseModel):
                 yield from _selections(item, place)
+
+
+def _hook_of(field: FieldInfo) -> str | None:
+    """The hook in which a field's selection is looked up."""
+    return next((item.name for item in field.metadata if isinstance(item, Hook)), None)
 
 
 def _items(value: Any, key: str) -> Iterator[tuple[str, Any]]:
@@ -174,24 +192,3 @@ def _items(value: Any, key: str) -> Iterator[tuple[str, Any]]:
             yield f"{key}[{index}]", item
     else:
         yield key, value
-
-
-def _dump(model: BaseModel) -> dict[str, Any]:
-    dumped: dict[str, Any] = {}
-    for name in type(model).model_fields:
-        value = _dump_value(getattr(model, name))
-        if value is not None:
-            dumped[name] = value
-    return dumped
-
-
-def _dump_value(value: Any) -> Any:
-    if isinstance(value, Selection):
-        return value.to_toml()
-    if isinstance(value, BaseModel):
-        return _dump(value)
-    if isinstance(value, (list, tuple)):
-        return [_dump_value(item) for item in value]
-    if isinstance(value, dict):
-        return {key: _dump_value(item) for key, item in value.items() if item is not None}
-    return str(value) if isinstance(value, Path) else value

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from reroll.api import ConfigSection, Problem, RunFile
 from reroll.models.files import BUILTIN, ModelError, resolve_model
@@ -18,6 +18,10 @@ class ModelSection(ConfigSection):
     `package:MODULE/FILE` for a file that an installed package ships."""
     chat_template: Path | None = None
     """A Jinja file to use instead of the model's own chat template."""
+
+    def pinned(self) -> Mapping[str, Any]:
+        path = Path(self.path).expanduser()
+        return {"path": str(path.absolute())} if path.exists() else {}
 
     def validate_files(self, run: RunFile, thorough: bool) -> Iterator[Problem]:
         try:

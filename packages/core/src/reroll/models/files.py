@@ -89,6 +89,12 @@ class ModelFiles:
                     found[key] = text
         return found
 
+    @property
+    def generation_config_sha256(self) -> str:
+        """Digest of `generation_config.json`, empty where there is none."""
+        path = self.directory / "generation_config.json"
+        return sha256_file(path) if path.exists() else ""
+
     def inventory(self) -> dict[str, dict[str, Any]]:
         """File name → size, modification time and, for JSON files, SHA-256."""
         listed: dict[str, dict[str, Any]] = {}

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
-from reroll.api import ConfigSection, Hook, RunFile, Selection
+from reroll.api import ConfigSection, Hook, Selection
 
 
 class PlacementSection(ConfigSection):
@@ -13,6 +12,3 @@ class PlacementSection(ConfigSection):
 
     backend: Annotated[Selection, Hook("placements")] = Selection(name="local")
     """Where trainer and engines run: `local`, child processes on this machine."""
-
-    def resolved(self, run: RunFile) -> Mapping[str, Any]:
-        return {"trainer_ranks": 1}

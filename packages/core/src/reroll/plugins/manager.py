@@ -153,7 +153,7 @@ class PluginManager:
         kind = hook.replace("_", " ").removesuffix("s")
         sentence = f"no {kind} is named {name!r}"
         package = known_distributions().get(hook, {}).get(name)
-        broken = [record for record in self.records if record.error and record.distribution != "reroll"]
+        broken = [record for record in self.records if record.error]
         if package:
             failed = [record for record in broken if record.distribution == package]
             if failed:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from reroll.api import PublicationContext, PublicationMode, PublicationReport
+from reroll.api import PublicationContext, PublicationMode, PublicationReport, RerollError
 from reroll.workers.together import together
 
 
@@ -24,7 +24,7 @@ class Barrier(PublicationMode):
         report.in_flight = sum(context.router.in_flight(engine) for engine in context.engines)
         context.admission.close()
         try:
-            async with asyncio.timeout(context.deadline):
+            async with asyncio.timeout(context.timeout):
                 await context.admission.drained()
                 paused = time.perf_counter()
                 report.num_bytes = await context.transport.begin(context.source, context.version)
@@ -32,6 +32,11 @@ class Barrier(PublicationMode):
                 await together(context.transport.stage(engine) for engine in context.engines)
                 await together(context.transport.commit(engine, context.version) for engine in context.engines)
                 await together(engine.flush_cache() for engine in context.engines)
+        except TimeoutError:
+            raise RerollError(
+                f"publication of version {context.version} took longer than {context.timeout:g} s; raise "
+                "serving.publication_timeout, or look into the logs of the workers"
+            ) from None
         finally:
             await context.transport.finish()
             context.admission.open()

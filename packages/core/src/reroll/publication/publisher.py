@@ -19,7 +19,7 @@ from reroll.api import (
 
 @dataclass
 class Publisher:
-    """Brings the engines to the source's weights. `deadline` in seconds."""
+    """Brings the engines to the source's weights. `timeout` in seconds."""
 
     mode: PublicationMode
     transport: Transport
@@ -27,10 +27,10 @@ class Publisher:
     engines: Sequence[Engine]
     router: Router
     admission: Admission
-    deadline: float
+    timeout: float
 
     async def publish(self, version: int) -> PublicationReport:
-        """One publication; raises what the mode raises, TimeoutError past the deadline included."""
+        """One publication; raises what the mode raises, TimeoutError past the timeout included."""
         return await self.mode.publish(
             PublicationContext(
                 version=version,
@@ -39,6 +39,6 @@ class Publisher:
                 admission=self.admission,
                 transport=self.transport,
                 source=self.source,
-                deadline=self.deadline,
+                timeout=self.timeout,
             )
         )

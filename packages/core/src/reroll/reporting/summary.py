@@ -21,7 +21,6 @@ class Summary:
     """Gathered while the run goes. Seconds are wall-clock, tokens are sampled or trained ones."""
 
     name: str
-    run_id: str
     output: Path
     evaluations: list[EvalRecord] = field(default_factory=list)
     steps: int = 0
@@ -43,10 +42,10 @@ class Summary:
     model: Path | None = None
 
     def at(self, first: bool) -> dict[str, Any] | None:
-        """The first or last evaluation of every set, and their mean over sets; None without evaluations."""
-        chosen: dict[str, EvalRecord] = {}
-        for record in self.evaluations if not first else reversed(self.evaluations):
-            chosen[record["name"]] = record
+        """The evaluation of every set before training (`first`), or the last one, and their mean over sets; None
+        without one."""
+        known = [record for record in self.evaluations if record["step"] == 0] if first else self.evaluations
+        chosen = {record["name"]: record for record in known}
         if not chosen:
             return None
         sets = {name: dict(record) for name, record in chosen.items()}
@@ -72,7 +71,7 @@ class Summary:
         return {
             name: split_gain(record, after["sets"][name])
             for name, record in before["sets"].items()
-            if record["step"] != after["sets"][name]["step"]
+            if after["sets"][name]["step"]
         }
 
     def write(self) -> Path:
@@ -123,7 +122,8 @@ def closing_lines(summary: Summary) -> Sequence[str]:
         f"{_rate(summary.trained_tokens, summary.training_seconds):,.0f} tokens/s trained"
     )
     lines.append(f"rollouts: {summary.output / 'rollouts'}")
-    lines.append(f"metrics:  {summary.output / 'metrics.jsonl'}, summary: {summary.output / 'summary.json'}")
+    metrics = summary.output / "metrics.jsonl"
+    lines.append((f"metrics:  {metrics}, " if metrics.exists() else "") + f"summary: {summary.output / 'summary.json'}")
     if summary.model:
         lines.append(f"model:    {summary.model}")
     return lines

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from collections.abc import Iterator
+from typing import Annotated, ClassVar, Literal
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from reroll.api import Config, ConfigSection, Hook, Problem, RunFile, SamplingParams, Selection
 from reroll.config.run import RunSection
@@ -24,7 +24,7 @@ class RolloutSection(ConfigSection):
     """Prompts of one collection."""
     n_samples_per_prompt: int = Field(8, gt=1)
     """Responses of one group."""
-    temperature: float = Field(1.0, gt=0)
+    temperature: float = Field(1.0, ge=1e-3)
     """Logits are divided by it, in the engine and in the trainer."""
     top_p: float = Field(1.0, gt=0, le=1)
     """Nucleus sampling; below 1 the trainer's distribution is not the one that was drawn from."""
@@ -38,9 +38,9 @@ class RolloutSection(ConfigSection):
     """Longer prompts are skipped, and counted."""
     rollout_max_context_len: int | None = Field(None, gt=1)
     """Most tokens of prompt and response together; by default the two lengths added."""
-    stop: list[str] = []
+    stop: list[Annotated[str, Field(min_length=1)]] = []
     """Strings that end a response."""
-    stop_token_ids: list[int] = []
+    stop_token_ids: list[Annotated[int, Field(ge=0)]] = []
     """Tokens that end a response, beside the model's own end-of-sequence ids."""
     seed: int | None = None
     """Sampling; by default `run.seed`."""
@@ -54,6 +54,11 @@ class RolloutSection(ConfigSection):
     """So many collections in a row without a group to train on end the run."""
     scoring: ScoringConfig = ScoringConfig()
     """The processes in which verifiers run."""
+
+    @field_validator("top_k")
+    @classmethod
+    def _top_k(cls, value: int) -> int:
+        return checked_top_k(value)
 
     @property
     def max_context(self) -> int:
@@ -93,8 +98,29 @@ class RolloutSection(ConfigSection):
                 f"set it to {sum_of_both}, or leave it out",
             )
 
+    def _stop_token_problems(self, run: RunFile) -> Iterator[Problem]:
+        size = _vocabulary(run)
+        for index, token in enumerate(self.stop_token_ids):
+            if size is not None and token >= size:
+                yield Problem(f"rollout.stop_token_ids[{index}]", f"{token}: the model has ids up to {size - 1}")
+
     def validate_files(self, run: RunFile, thorough: bool) -> Iterator[Problem]:
         yield from check_context("rollout", self.max_context, run)
+        yield from self._stop_token_problems(run)
+
+
+def _vocabulary(run: RunFile) -> int | None:
+    try:
+        size = resolve_model(run.get(ModelSection).path).config.get("vocab_size")
+    except ModelError:
+        return None
+    return int(size) if size else None
+
+
+def checked_top_k(value: int) -> int:
+    if value == 0:
+        raise ValueError("give at least 1, or -1 to switch it off")
+    return value
 
 
 def check_context(key: str, needed: int, run: RunFile) -> Iterator[Problem]:
@@ -119,7 +145,7 @@ class EvalSet(Config):
     n_samples_per_eval_prompt: int = Field(1, gt=0)
     """Responses of each task."""
     temperature: float = Field(0.0, ge=0)
-    """0 takes the most likely token."""
+    """0 takes the most likely token; otherwise at least 0.001."""
     top_p: float = Field(1.0, gt=0, le=1)
     """Nucleus sampling."""
     top_k: int = Field(-1, ge=-1)
@@ -128,6 +154,23 @@ class EvalSet(Config):
     """Most tokens of a response; by default `rollout.rollout_max_response_len`."""
     max_prompt_len: int | None = Field(None, gt=0)
     """Longer prompts are left out and counted; by default `rollout.rollout_max_prompt_len`."""
+
+    @field_validator("temperature")
+    @classmethod
+    def _temperature(cls, value: float) -> float:
+        if 0 < value < 1e-3:
+            raise ValueError("give 0 for the most likely token, or at least 0.001")
+        return value
+
+    @field_validator("top_k")
+    @classmethod
+    def _top_k(cls, value: int) -> int:
+        return checked_top_k(value)
+
+    def max_context(self, rollout: RolloutSection) -> int:
+        """Most tokens of prompt and response together."""
+        prompt = self.max_prompt_len or rollout.rollout_max_prompt_len
+        return prompt + (self.max_response_len or rollout.rollout_max_response_len)
 
 
 class EvalSection(ConfigSection):
@@ -161,13 +204,7 @@ class EvalSection(ConfigSection):
         for index, item in enumerate(self.sets):
             key = f"eval.sets[{index}].task_set"
             yield from check_task_set(key, item.task_set, verifiers, run, thorough, sized=True)
-            longest = (item.max_prompt_len or rollout.rollout_max_prompt_len) + (
-                item.max_response_len or rollout.rollout_max_response_len
-            )
-            yield from check_context(f"eval.sets[{index}]", longest, run)
-
-    def resolved(self, run: RunFile) -> Mapping[str, Any]:
-        return {"sets": [item.name for item in self.sets]}
+            yield from check_context(f"eval.sets[{index}]", item.max_context(rollout), run)
 
 
 def seeds(run: RunFile) -> tuple[int, int, int]:

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 
-from reroll.api import Group, SamplingParams, TaskSet
+from reroll.api import Group, RerollError, SamplingParams, TaskSet
 from reroll.rollouts.config import EvalSet, RolloutSection
 from reroll.rollouts.producer import GroupPlan, Producer
 from reroll.tasks.cursor import Dispatch
+
+
+class EvaluationError(RerollError):
+    """Nothing of an evaluation could be scored; no accuracy can be told."""
 
 
 @dataclass(frozen=True)
@@ -17,12 +22,12 @@ class EvalResult:
     """What an evaluation set came to; shares are of responses, 0 to 1.
 
     Attributes:
-        accuracy: share whose reward is the full one, that is the sum of the weights of the task's verifiers.
+        accuracy: share in which every verifier of positive weight gave at least 1.
         reward: mean reward.
         parse_rate: share in which every verifier that says so (`components["parsed"]`) found an answer; None if no
             verifier says so.
         accuracy_parsed: accuracy among those.
-        failed: responses that could not be scored; in no share.
+        failed: responses with a verifier that could not judge, whatever `failure_policy` makes of them; in no share.
         fingerprint: of the task set's data.
     """
 
@@ -81,40 +86,47 @@ class Evaluator:
 
     async def run(self, step: int) -> tuple[EvalResult, list[Group]]:
         """Answers and scores the whole set; `step` is the number of completed optimizer steps."""
-        numbered = [(self._producer.next_group_index(), item) for item in self._dispatches]
-        groups = await self._producer.groups(numbered, self._plan)
+        numbered = list(enumerate(self._dispatches))
+        groups = await self._producer.groups(numbered, replace(self._plan, rollout_id=step))
         return summarise(self.settings.name, step, groups, self._skipped, self.fingerprint), groups
 
 
 def summarise(name: str, step: int, groups: Sequence[Group], skipped: int, fingerprint: str) -> EvalResult:
-    """The result over all responses of the groups."""
+    """The result over all responses of the groups; EvaluationError if none could be scored."""
     correct: list[bool] = []
     parsed: list[bool] = []
     rewards: list[float] = []
     says_parsed = False
     for group in groups:
-        full = sum(group.verifier_weights.get(verifier, 1.0) for verifier in group.task.targets)
+        counted = [name for name in group.task.targets if group.verifier_weights.get(name, 1.0) > 0]
         for trace, reward in zip(group.traces, group.rewards, strict=True):
-            if reward is None:
+            verdicts = trace.verdicts
+            if reward is None or not verdicts or not all(verdict.scored for verdict in verdicts.values()):
                 continue
-            flags = [v.components["parsed"] >= 1 for v in trace.verdicts.values() if "parsed" in v.components]
+            flags = [
+                verdict.components["parsed"] >= 1 for verdict in verdicts.values() if "parsed" in verdict.components
+            ]
             says_parsed = says_parsed or bool(flags)
             rewards.append(reward)
-            correct.append(reward >= full - 1e-9)
+            correct.append(all((verdicts[name].score or 0.0) >= 1 - 1e-9 for name in counted))
             parsed.append(all(flags))
     traces = [trace for group in groups for trace in group.traces]
+    if not correct:
+        failures = Counter(error["message"] for trace in traces for error in trace.errors)
+        reason = failures.most_common(1)[0][0] if failures else f"it has no responses ({skipped} prompts are too long)"
+        raise EvaluationError(f"evaluation {name!r} at step {step} scored none of {len(traces)} responses: {reason}")
     among = [right for right, found in zip(correct, parsed, strict=True) if found]
     return EvalResult(
         name=name,
         step=step,
-        accuracy=fmean(correct) if correct else 0.0,
-        reward=fmean(rewards) if rewards else 0.0,
+        accuracy=fmean(correct),
+        reward=fmean(rewards),
         parse_rate=fmean(parsed) if says_parsed else None,
-        accuracy_parsed=fmean(among) if says_parsed and among else None,
+        accuracy_parsed=(fmean(among) if among else 0.0) if says_parsed else None,
         responses=len(correct),
         failed=len(traces) - len(correct),
         skipped=skipped,
-        truncated=fmean(trace.truncated for trace in traces) if traces else 0.0,
-        mean_response_tokens=fmean(trace.response_tokens for trace in traces) if traces else 0.0,
+        truncated=fmean(trace.truncated for trace in traces),
+        mean_response_tokens=fmean(trace.response_tokens for trace in traces),
         fingerprint=fingerprint,
     )

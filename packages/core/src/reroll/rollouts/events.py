@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from reroll.api import Decision, Disposition, Group, RecordWriter, RunContext
+from reroll.api import Decision, Disposition, Group, RecordWriter, RunContext, RunFile
 from reroll.tasks.ledger import Ledger
 
 logger = logging.getLogger("reroll")
@@ -17,10 +17,17 @@ class GroupEvents:
     """Keeps the ledger and tells record writers. A writer that fails is logged once and left alone after that:
     recording never touches training."""
 
-    def __init__(self, writers: Sequence[RecordWriter]) -> None:
+    def __init__(self, writers: Sequence[type[RecordWriter]], run: RunFile) -> None:
         self.ledger = Ledger()
         self.filtered: Counter[str] = Counter()
-        self._writers = list(writers)
+        self._writers: list[RecordWriter] = []
+        for cls in writers:
+            try:
+                writer = cls.from_run(run)
+            except Exception:
+                logger.exception("record writer %r could not be made and records nothing", cls.name)
+            else:
+                self._writers += [writer] if writer is not None else []
 
     def open(self, context: RunContext) -> None:
         self._tell(lambda writer: writer.open(context))
@@ -37,6 +44,12 @@ class GroupEvents:
     def left(self, group: Group, disposition: Disposition, staleness: int = 0) -> None:
         self.ledger.end(group.group_index, disposition)
         self._tell(lambda writer: writer.group_left(group.observation_id, disposition, staleness))
+
+    def metrics(self) -> dict[str, float]:
+        """What the writers report."""
+        found: dict[str, float] = {}
+        self._tell(lambda writer: found.update(writer.metrics()))
+        return found
 
     def close(self, timeout: float = 30.0) -> None:
         self._tell(lambda writer: writer.close(timeout))

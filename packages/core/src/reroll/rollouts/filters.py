@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reroll.api import Decision, Group, GroupFilter
+from reroll.api import Decision, Group, GroupFilter, PluginError
 
 
 class ZeroVariance(GroupFilter):
@@ -22,7 +22,10 @@ def decide(group: Group, filters: list[GroupFilter]) -> Decision:
     if len(group.scored_rewards) < 2:
         return Decision("aborted", f"{len(group.scored_rewards)} of {len(group.traces)} responses were scored")
     for group_filter in filters:
-        decision = group_filter.decide(group)
+        try:
+            decision = group_filter.decide(group)
+        except Exception as error:
+            raise PluginError(f"group filter {group_filter.name!r} raised {type(error).__name__}: {error}") from error
         if decision.outcome != "passed":
             return decision
     return Decision("passed")

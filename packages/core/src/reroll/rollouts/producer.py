@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import itertools
 import time
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from reroll.api import (
+    EngineError,
     Group,
     Harness,
     HarnessContext,
     PluginError,
-    RenderedPrompt,
+    RequestRefused,
     SamplingParams,
-    Task,
     Trace,
     WorkerDied,
 )
@@ -67,76 +66,81 @@ class Producer:
         self.verifier_weights = verifier_weights
         self.failure_policy = failure_policy
         self.rollout_seed = rollout_seed
-        self._group_indices = itertools.count()
         self.generation_seconds = 0.0
+        """Of training groups, from their dispatch to the last answer."""
         self.generated_tokens = 0
-
-    def next_group_index(self) -> int:
-        return next(self._group_indices)
+        """Of training groups."""
 
     async def groups(self, dispatches: Sequence[tuple[int, Dispatch]], plan: GroupPlan) -> list[Group]:
         """Scored groups in the order of the dispatches, each given as (group index, dispatch).
 
         All requests reach the engines in one turn of the event loop, so that equal dispatches always make equal
-        batches. The first failure of a worker or a plugin's contract cancels the rest and is raised.
+        batches; a group is scored as soon as it is whole. The first failure of a worker, an engine or a plugin's
+        contract cancels the rest and is raised.
         """
-        start = time.perf_counter()
-        groups = await together(self._generate(index, item, plan) for index, item in dispatches)
-        self.generation_seconds += time.perf_counter() - start
-        self.generated_tokens += sum(trace.response_tokens for group in groups for trace in group.traces)
-        await together(self._score(group) for group in groups)
+        begun = time.perf_counter()
+        answered: list[float] = []
+        groups = await together(self._produce(index, item, plan, answered) for index, item in dispatches)
+        if plan.purpose == "train" and groups:
+            self.generation_seconds += max(answered) - begun
+            self.generated_tokens += sum(trace.response_tokens for group in groups for trace in group.traces)
         return groups
 
-    async def _generate(self, group_index: int, dispatch: Dispatch, plan: GroupPlan) -> Group:
+    async def _produce(self, group_index: int, dispatch: Dispatch, plan: GroupPlan, answered: list[float]) -> Group:
         task, rendered, attempt = dispatch
         seeds = [
             response_seed(self.rollout_seed, task.key, attempt, sibling, plan.purpose) for sibling in range(plan.size)
         ]
-        async with self.admission.admit():
-            traces = await together(
-                self._trace(group_index, task, rendered, replace(plan.sampling, seed=seed), plan) for seed in seeds
-            )
-        self.router.release(group_index)
-        return Group(
+        group = Group(
             observation_id=uuid.uuid4().hex,
             group_index=group_index,
             attempt=attempt,
             rollout_id=plan.rollout_id,
             task=task,
             rendered=rendered,
-            traces=traces,
+            traces=[],
             seeds=seeds,
             verifier_weights=self.verifier_weights,
             source="train" if plan.purpose == "train" else "eval",
         )
+        async with self.admission.admit():
+            group.traces = await together(
+                self._trace(group, replace(plan.sampling, seed=seed), plan.max_context) for seed in seeds
+            )
+        self.router.release(group.observation_id)
+        answered.append(time.perf_counter())
+        await self._score(group)
+        return group
 
-    async def _trace(
-        self, group_index: int, task: Task, rendered: RenderedPrompt, sampling: SamplingParams, plan: GroupPlan
-    ) -> Trace:
+    async def _trace(self, group: Group, sampling: SamplingParams, max_context: int | None) -> Trace:
         room = sampling.max_new_tokens
-        if plan.max_context is not None:
-            room = min(room, plan.max_context - len(rendered.token_ids))
+        if max_context is not None:
+            room = min(room, max_context - len(group.rendered.token_ids))
         trace_id = uuid.uuid4().hex
         context = HarnessContext(
-            generate=lambda request: self.router.generate(group_index, request),
+            generate=lambda request: self.router.generate(group.observation_id, request),
             render=self.renderer.render,
             decode=self.renderer.decode,
             sampling=replace(sampling, max_new_tokens=room),
-            max_context=plan.max_context,
+            max_context=max_context,
             trace_id=trace_id,
-            extra={},
         )
         try:
-            return await self.harness.run(task, rendered, context)
+            trace = await self.harness.run(group.task, group.rendered, context)
         except (WorkerDied, PluginError):
             raise
         except Exception as error:
+            if isinstance(error, EngineError) and not isinstance(error, RequestRefused):
+                raise  # an engine that stopped is no property of this response
             # One conversation that fails must not cost its siblings: it is kept with its error, unscored.
-            failed = Trace(id=trace_id, task=task, stop_condition="error")
-            failed.errors.append(
-                {"where": f"harness {self.harness.name}", "message": f"{type(error).__name__}: {error}"}
-            )
-            return failed
+            trace = Trace(id=trace_id, task=group.task, stop_condition="error")
+            where = f"harness {self.harness.name}"
+            trace.errors.append({"where": where, "message": f"{type(error).__name__}: {error}"})
+            return trace
+        check_trace(trace, self.harness.name)
+        if not trace.is_completed:
+            trace.errors.append({"where": "engine", "message": f"the response ended with {trace.stop_condition}"})
+        return trace
 
     async def _score(self, group: Group) -> None:
         """Fills in verdicts and rewards; a trace that failed before is not scored."""
@@ -154,3 +158,20 @@ class Producer:
                 continue
             trace.rewards, reward = combine_rewards(trace.verdicts, self.verifier_weights, self.failure_policy)
             group.rewards.append(reward)
+
+
+def check_trace(trace: Trace, harness: str) -> None:
+    """PluginError if a trace's nodes do not fit together: a shifted log-probability would be trained on silently."""
+    for index, node in enumerate(trace.nodes):
+        tokens = len(node.token_ids)
+        wrong = None
+        if node.parent is not None and not 0 <= node.parent < index:
+            wrong = f"parent {node.parent}"
+        elif len(node.mask) != tokens:
+            wrong = f"{len(node.mask)} mask flags for {tokens} tokens"
+        elif node.sampled and len(node.logprobs) != tokens:
+            wrong = f"{len(node.logprobs)} log-probabilities for {tokens} tokens"
+        elif any(node.mask) and not node.sampled:
+            wrong = "loss on tokens that were not sampled"
+        if wrong:
+            raise PluginError(f"harness {harness!r} gave a trace whose node {index} has {wrong}")

@@ -15,7 +15,7 @@ class LeastLoadedRouter:
         self.engines = list(engines)
         self._excluded: set[int] = set()
         self._in_flight = [0] * len(self.engines)
-        self._pinned: dict[int, int] = {}
+        self._pinned: dict[str, int] = {}
 
     def exclude(self, engine: Engine) -> None:
         self._excluded.add(self.engines.index(engine))
@@ -23,30 +23,30 @@ class LeastLoadedRouter:
     def include(self, engine: Engine) -> None:
         self._excluded.discard(self.engines.index(engine))
 
-    def pin(self, group_index: int, engine: Engine) -> None:
-        self._pinned[group_index] = self.engines.index(engine)
+    def pin(self, group: str, engine: Engine) -> None:
+        self._pinned[group] = self.engines.index(engine)
 
-    def release(self, group_index: int) -> None:
+    def release(self, group: str) -> None:
         """Forgets a group that has ended."""
-        self._pinned.pop(group_index, None)
+        self._pinned.pop(group, None)
 
     def in_flight(self, engine: Engine) -> int:
         return self._in_flight[self.engines.index(engine)]
 
-    async def generate(self, group_index: int, request: GenerationRequest) -> Completion:
+    async def generate(self, group: str, request: GenerationRequest) -> Completion:
         """Sends the request to the group's engine."""
-        index = self._engine_of(group_index)
+        index = self._engine_of(group)
         self._in_flight[index] += 1
         try:
             return await self.engines[index].generate(request)
         finally:
             self._in_flight[index] -= 1
 
-    def _engine_of(self, group_index: int) -> int:
-        index = self._pinned.get(group_index)
+    def _engine_of(self, group: str) -> int:
+        index = self._pinned.get(group)
         if index is None:
             usable = [number for number in range(len(self.engines)) if number not in self._excluded]
             if not usable:
                 raise EngineError("every engine is out of routing")
-            index = self._pinned[group_index] = min(usable, key=lambda number: (self._in_flight[number], number))
+            index = self._pinned[group] = min(usable, key=lambda number: (self._in_flight[number], number))
         return index

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import random
 from functools import cached_property
 from typing import ClassVar, Literal
@@ -94,10 +93,6 @@ class Arithmetic(TaskSet):
             )
             if self._in_split(*pair):
                 return pair
-
-    def fingerprint(self) -> str:
-        identity = json.dumps([self.name, "v1", self.config.model_dump()], sort_keys=True)
-        return hashlib.sha256(identity.encode()).hexdigest()
 
 
 class Addition(Arithmetic):

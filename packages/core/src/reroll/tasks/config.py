@@ -62,13 +62,13 @@ def check_task_set(
     judges: dict[str, Any] = {item.name: _make(run, "verifiers", item) for item in verifiers}
     try:
         tasks = cast(TaskSet, _make(run, "task_sets", selection))
-        size = len(tasks)
-    except TypeError:
+        size = _size(tasks)
+    except Exception as error:  # a task set is anybody's code
+        yield Problem(key, f"{selection.name!r} cannot be opened: {error}")
+        return
+    if size is None:
         if sized:
             yield Problem(key, f"{selection.name!r} is streaming and never ends", "give a set with a size")
-        return
-    except (RerollError, ValueError, OSError) as error:
-        yield Problem(key, str(error))
         return
     faults = 0
     for index in range(size):
@@ -85,6 +85,14 @@ def check_task_set(
                 yield Problem(key, reason)
     if faults > 10:
         yield Problem(key, f"{faults - 10} more tasks have faults")
+
+
+def _size(tasks: TaskSet) -> int | None:
+    """Number of tasks, None for a streaming set."""
+    try:
+        return len(tasks)
+    except TypeError:
+        return None
 
 
 def _unjudgeable(targets: Any, judges: dict[str, Any], ask: bool) -> str | None:

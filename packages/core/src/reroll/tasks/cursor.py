@@ -63,7 +63,7 @@ class Cursor:
             kept = 0
             for task in self._order(epoch):
                 rendered = self._render(task)
-                if reason := self._skip(rendered):
+                if reason := self._skip(task, rendered):
                     self.skipped[reason] += 1
                     continue
                 kept += 1
@@ -87,10 +87,10 @@ class Cursor:
         for index in order:
             yield self._task_set.task(index)
 
-    def _skip(self, rendered: RenderedPrompt) -> str | None:
+    def _skip(self, task: Task, rendered: RenderedPrompt) -> str | None:
         if len(rendered.token_ids) > self._max_prompt_len:
             return "too_long"
         for name, prompt_filter in self._filters.items():
-            if reason := prompt_filter.skip(rendered):
+            if reason := prompt_filter.skip(task, rendered):
                 return f"{name}: {reason}"
         return None

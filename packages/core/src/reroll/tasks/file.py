@@ -57,19 +57,6 @@ class FileTaskSet(TaskSet):
     def fingerprint(self) -> str:
         return sha256_file(self.config.path)
 
-    def check(self) -> None:
-        """Reads every row; TaskError names file, row and field of each of the first ten faults."""
-        faults: list[str] = []
-        for index in range(len(self)):
-            try:
-                self.task(index)
-            except TaskError as error:
-                faults.append(str(error))
-                if len(faults) == 10:
-                    break
-        if faults:
-            raise TaskError("\n".join(faults))
-
     @cached_property
     def _rows(self) -> JsonLines | ParquetRows:
         path = self.config.path

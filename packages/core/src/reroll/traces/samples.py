@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import isfinite
 
-from reroll.api import Advantage, Group, Sample, Trace
+from reroll.api import Advantage, Group, PluginError, Sample, Trace
 
 
 def group_samples(group: Group, advantage: Advantage, first_slot: int) -> list[Sample]:
@@ -15,9 +16,12 @@ def group_samples(group: Group, advantage: Advantage, first_slot: int) -> list[S
             siblings are left out, so that the cut into optimizer steps does not depend on failures.
     """
     scored = [index for index, reward in enumerate(group.rewards) if reward is not None]
-    advantages = advantage.advantages(group.scored_rewards)
-    if len(advantages) != len(scored):
-        raise ValueError(f"advantage {advantage.name!r} gave {len(advantages)} values for {len(scored)} rewards")
+    try:
+        advantages = advantage.advantages(group.scored_rewards)
+    except Exception as error:
+        raise PluginError(f"advantage {advantage.name!r} raised {type(error).__name__}: {error}") from error
+    if len(advantages) != len(scored) or not all(map(isfinite, advantages)):
+        raise PluginError(f"advantage {advantage.name!r} gave {advantages!r} for {len(scored)} rewards")
     samples: list[Sample] = []
     for index, value, reward in zip(scored, advantages, group.scored_rewards, strict=True):
         trace = group.traces[index]

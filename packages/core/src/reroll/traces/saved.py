@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from reroll.api import Decision, Group, Node, RerollError
+from reroll.api import Decision, Group, RerollError
 
 SCHEMA = 1
 FILE = "train_rollouts.jsonl"
@@ -47,7 +47,7 @@ def write_traces(path: Path, groups: Iterable[tuple[Group, Decision]]) -> int:
     with path.open("w", encoding="utf-8") as file:
         for group, decision in groups:
             for index in range(len(group.traces)):
-                file.write(json.dumps(trace_record(group, index, decision), ensure_ascii=False) + "\n")
+                file.write(json.dumps(trace_record(group, index, decision), ensure_ascii=False, default=str) + "\n")
                 count += 1
         file.flush()
         os.fsync(file.fileno())
@@ -72,13 +72,13 @@ def trace_record(group: Group, index: int, decision: Decision) -> dict[str, Any]
         "sibling": index,
         "reward": group.rewards[index],
         "seed": group.seeds[index],
-        "verdicts": {name: asdict(verdict) for name, verdict in trace.verdicts.items()},
+        "verdicts": {name: _fields(verdict) for name, verdict in trace.verdicts.items()},
     }
     return {
         "schema": SCHEMA,
         "id": trace.id,
-        "task": asdict(group.task),
-        "nodes": [_node_record(node) for node in trace.nodes],
+        "task": _fields(group.task),
+        "nodes": [_fields(node) for node in trace.nodes],
         "rewards": trace.rewards,
         "metrics": trace.metrics,
         "info": {**trace.info, "reroll": stamp},
@@ -89,10 +89,9 @@ def trace_record(group: Group, index: int, decision: Decision) -> dict[str, Any]
     }
 
 
-def _node_record(node: Node) -> dict[str, Any]:
-    record = asdict(node)
-    record["weight_versions"] = [list(span) for span in node.weight_versions]
-    return record
+def _fields(value: Any) -> dict[str, Any]:
+    """A dataclass as a mapping, its values as they are: copying every token would cost more than writing it."""
+    return {item.name: getattr(value, item.name) for item in fields(value)}
 
 
 def read_rollouts(folder: Path) -> Iterator[Mapping[str, Any]]:

@@ -11,6 +11,9 @@ from torch import Tensor
 from reroll.api import Sample
 from reroll.training.objective import StepTotals
 
+SMALL_BATCH = 512
+"""Tokens below which a micro-batch takes rows whatever their padding."""
+
 
 @dataclass(frozen=True)
 class MicroBatch:
@@ -59,11 +62,20 @@ def cut(lengths: Sequence[int], max_tokens: int | None, rows: int | None) -> lis
         return [list(range(start, min(start + rows, len(lengths)))) for start in range(0, len(lengths), rows)]
     assert max_tokens is not None
     batches: list[list[int]] = []
+    tokens = 0
     for index in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
-        if batches and lengths[batches[-1][0]] * (len(batches[-1]) + 1) <= max_tokens:
+        longest = lengths[batches[-1][0]] if batches else 0
+        padded = longest * (len(batches[-1]) + 1) if batches else 0
+        real = tokens + lengths[index]
+        # Short rows beside a long one cost as much as it does: past a quarter of padding a new batch is cheaper,
+        # unless the batch is so small that a forward pass of its own would not pay.
+        wasteful = padded - real > padded / 4 and tokens >= SMALL_BATCH
+        if batches and padded <= max_tokens and not wasteful:
             batches[-1].append(index)
+            tokens = real
         else:
             batches.append([index])
+            tokens = lengths[index]
     return batches
 
 

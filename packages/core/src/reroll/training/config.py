@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Annotated, Any, ClassVar, Literal
+from collections.abc import Iterator
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -64,8 +64,9 @@ class TrainerSection(ConfigSection):
 
     global_batch_size: int | None = Field(None, gt=0)
     """Responses of one optimizer step; by default a whole collection."""
-    max_tokens_per_micro_batch: int = Field(16384, gt=0)
-    """Padded tokens of one forward pass; bounds memory, never changes the gradient."""
+    max_tokens_per_micro_batch: int | None = Field(None, gt=0)
+    """Padded tokens of one forward pass; bounds memory, never changes the gradient. By default 16384, unless
+    micro_batch_size is given."""
     micro_batch_size: int | None = Field(None, gt=0)
     """Instead of the token budget: rows of one forward pass."""
     max_sequence_length: int | None = Field(None, gt=1)
@@ -101,13 +102,22 @@ class TrainerSection(ConfigSection):
             raise ValueError("lr_warmup_iters and lr_warmup_fraction are two names of one thing: give one")
         if self.min_lr > self.lr:
             raise ValueError(f"min_lr = {self.min_lr} is above lr = {self.lr}")
-        if self.micro_batch_size is not None and "max_tokens_per_micro_batch" in self.model_fields_set:
+        if self.micro_batch_size is not None and self.max_tokens_per_micro_batch is not None:
             raise ValueError("micro_batch_size and max_tokens_per_micro_batch are two ways to cut a step: give one")
         if self.lr_decay_style == "constant" and self.lr_decay_iters is not None:
             raise ValueError('lr_decay_iters does nothing with lr_decay_style = "constant"')
         if self.lr_decay_style == "constant" and self.min_lr:
             raise ValueError('min_lr does nothing with lr_decay_style = "constant"')
+        if (self.lr_warmup_iters or 0) > (self.lr_decay_iters or float("inf")):
+            raise ValueError(
+                f"lr_warmup_iters = {self.lr_warmup_iters} is above lr_decay_iters = {self.lr_decay_iters}"
+            )
         return self
+
+    @property
+    def micro_batch_tokens(self) -> int | None:
+        """Token budget of a micro-batch, None where rows are counted instead."""
+        return None if self.micro_batch_size else self.max_tokens_per_micro_batch or 16384
 
     def warmup_steps(self, total_steps: int) -> int:
         if self.lr_warmup_iters is not None:
@@ -116,6 +126,3 @@ class TrainerSection(ConfigSection):
 
     def decay_steps(self, total_steps: int) -> int:
         return self.lr_decay_iters or total_steps
-
-    def resolved(self, run: RunFile) -> Mapping[str, Any]:
-        return {"optimizer": "AdamW", "ranks": 1}

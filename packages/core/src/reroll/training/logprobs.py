@@ -11,14 +11,11 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
+from reroll.api import TrainingError
 from reroll.training.batching import MicroBatch
 
 CHUNK_ELEMENTS = 8_000_000
 """Logits held at once (32 MB in float32)."""
-
-
-class HeadError(ValueError):
-    """The model does more between hidden states and logits than this module knows."""
 
 
 class PolicyHead:
@@ -31,7 +28,7 @@ class PolicyHead:
     def __init__(self, model: Any, temperature: float) -> None:
         embedding = model.get_output_embeddings()
         if embedding is None:
-            raise HeadError(f"{type(model).__name__} has no output embedding: is it a causal language model?")
+            raise TrainingError(f"{type(model).__name__} has no output embedding: is it a causal language model?")
         self.embedding = embedding
         self.temperature = temperature
         config = model.config.get_text_config()
@@ -71,13 +68,13 @@ class PolicyHead:
         return logprobs_CV.gather(-1, target_C[:, None]).squeeze(-1), entropy_C
 
     def check(self, model: Any) -> None:
-        """HeadError unless this head and the model's own forward give the same logits."""
+        """TrainingError unless this head and the model's own forward give the same logits."""
         ids_RT = torch.arange(1, 9)[None] % self.embedding.weight.shape[0]
         with torch.no_grad():
             ours = self.logits(hidden_states(model, ids_RT, torch.ones_like(ids_RT), None)[0])
             theirs = model(input_ids=ids_RT, use_cache=False).logits[0].float()
         if not torch.allclose(ours, theirs, atol=1e-4, rtol=1e-4):
-            raise HeadError(
+            raise TrainingError(
                 f"{type(model).__name__} computes logits in a way that the trainer does not know "
                 f"(largest difference {(ours - theirs).abs().max():.3g}): its log-probabilities would be wrong"
             )

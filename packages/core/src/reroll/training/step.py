@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from reroll.api import Correction, Sample
+from reroll.api import Correction, Sample, TrainingError
 from reroll.traces.samples import optimizer_steps
 from reroll.training.batching import MicroBatch, micro_batches, step_totals
 from reroll.training.logprobs import PolicyHead, token_logprobs
@@ -37,10 +37,6 @@ class StepSettings:
     adam_eps: float
     clip_grad: float
     use_rollout_logprobs: bool
-
-
-class NonFiniteError(ArithmeticError):
-    """Loss or gradient became NaN or infinite; the step was not applied."""
 
 
 class PolicyTrainer:
@@ -74,15 +70,15 @@ class PolicyTrainer:
     def train_collection(self, samples: Sequence[Sample]) -> list[dict[str, float]]:
         """Trains on the samples, one optimizer step a `global_batch_size` responses; metrics of each step.
 
-        With several steps, or a reference, old log-probabilities are scored once, before the first step.
+        With several steps, old log-probabilities are scored once, before the first one; a ratio that is taken to the
+        engine does not need them.
         """
-        steps = [micro_batches(step, self.settings.max_tokens, self.settings.rows) for step in self._cut(samples)]
-        totals = [step_totals(step) for step in self._cut(samples)]
-        olds = [self._score(batches) for batches in steps] if len(steps) > 1 else [None] * len(steps)
+        cut = optimizer_steps(samples, self.settings.global_batch_size)
+        steps = [micro_batches(step, self.settings.max_tokens, self.settings.rows) for step in cut]
+        totals = [step_totals(step) for step in cut]
+        score = len(steps) > 1 and not self.settings.use_rollout_logprobs
+        olds = [self._score(batches) if score else None for batches in steps]
         return [self.step(batches, total, old) for batches, total, old in zip(steps, totals, olds, strict=True)]
-
-    def _cut(self, samples: Sequence[Sample]) -> list[list[Sample]]:
-        return optimizer_steps(samples, self.settings.global_batch_size)
 
     def _score(self, batches: Sequence[MicroBatch]) -> list[Tensor]:
         with torch.no_grad():
@@ -90,7 +86,7 @@ class PolicyTrainer:
 
     def step(self, batches: Sequence[MicroBatch], totals: StepTotals, old: Sequence[Tensor] | None) -> dict[str, float]:
         """One optimizer step; `old` are the anchor's log-probabilities of each micro-batch, None for the
-        training forward's own. NonFiniteError leaves the weights as they were."""
+        training forward's own. TrainingError leaves the weights as they were."""
         start = time.perf_counter()
         rate = learning_rate(
             self.version,
@@ -107,7 +103,7 @@ class PolicyTrainer:
         limit = self.settings.clip_grad or float("inf")
         norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit).item()
         if not all(torch.isfinite(torch.tensor([norm, metrics["loss"]]))):
-            raise NonFiniteError(
+            raise TrainingError(
                 f"step {self.version}: loss {metrics['loss']}, gradient norm {norm}; the weights were not changed. "
                 "Lower trainer.lr, or look for a response with extreme log-probabilities in the saved rollouts"
             )

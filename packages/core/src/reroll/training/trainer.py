@@ -26,6 +26,11 @@ class Trainer:
         buckets: list[WeightBucket] = await self.worker.call("export_weights", directory, bucket_bytes)
         return buckets
 
+    async def refresh_version(self) -> int:
+        """Asks the worker: a step that was under way when the run was stopped has been completed meanwhile."""
+        self.version = int(await self.worker.call("version"))
+        return self.version
+
     async def export_hf(self, directory: Path) -> None:
         """Writes a Hugging Face directory that transformers loads."""
         await self.worker.call("export_hf", directory)
@@ -71,7 +76,7 @@ async def start_trainer(
     copied = ("lr", "min_lr", "lr_decay_style", "weight_decay", "adam_beta1", "adam_beta2", "adam_eps", "clip_grad")
     settings = {name: getattr(section, name) for name in copied} | {
         "global_batch_size": global_batch_size,
-        "max_tokens": None if section.micro_batch_size else section.max_tokens_per_micro_batch,
+        "max_tokens": section.micro_batch_tokens,
         "rows": section.micro_batch_size,
         "warmup_steps": section.warmup_steps(total_steps),
         "decay_steps": section.decay_steps(total_steps),

@@ -45,6 +45,8 @@ class TrainerWorker:
         torch.set_num_threads(threads)
         torch.manual_seed(seed)
         torch.use_deterministic_algorithms(True)
+        # Every result is written before it is read; filling fresh memory would only cost time.
+        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
         self.model_directory = model_directory
         model = load_model(model_directory)
         reference = copy.deepcopy(model).requires_grad_(False) if use_reference else None
@@ -104,13 +106,6 @@ class TrainerWorker:
         for path in self.model_directory.iterdir():
             if path.name.startswith(("tokenizer", "chat_template", "special_tokens", "vocab", "merges")):
                 (directory / path.name).write_bytes(path.read_bytes())
-
-    def memory(self) -> dict[str, int]:
-        """Bytes of parameters and of optimizer state."""
-        parameters = sum(parameter.nbytes for parameter in self.trainer.model.parameters())
-        state = self.trainer.optimizer.state.values()
-        optimizer = sum(v.nbytes for entry in state for v in entry.values() if isinstance(v, torch.Tensor))
-        return {"parameters": parameters, "optimizer": optimizer}
 
 
 def published_tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:

@@ -117,7 +117,7 @@ class ProcessWorker:
         code = await _wait(self.process, 5.0)
         how = "is still running without a connection" if code is None else describe_exit(code)
         words = "" if self._closing else last_lines(self.log)
-        self._died = WorkerDied(f"worker {self.name!r} {how}{why}" + (f"; its last words:\n{words}" if words else ""))
+        self._died = WorkerDied(self.name, f"{how}{why}" + (f"; its last words:\n{words}" if words else ""))
         for future in self._waiting.values():
             if not future.done():
                 future.set_exception(self._died)

@@ -16,7 +16,7 @@ import threading
 import traceback
 from concurrent.futures import Future
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from reroll.workers.frames import Call, Reply, encode, read_frame_blocking
 
@@ -84,8 +84,14 @@ class Server:
 
 
 def _with_traceback(error: BaseException) -> BaseException:
-    """Keeps where it happened, as a note: a traceback itself cannot be sent."""
-    error.add_note("".join(traceback.format_exception(error)).rstrip())
+    """The error, or a plain one that says the same where the controller could not make it again. Keeps where it
+    happened as a note: a traceback itself cannot be sent."""
+    note = "".join(traceback.format_exception(error)).rstrip()
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        error = RuntimeError(f"{type(error).__name__}: {error}")
+    error.add_note(note)
     return error
 
 
@@ -94,25 +100,23 @@ def _picklable(reply: Reply) -> Reply:
         pickle.dumps(reply)
         return reply
     except Exception as failure:
-        if reply.error is not None:
-            error = RuntimeError(f"{type(reply.error).__name__}: {reply.error}")
-        else:
-            error = RuntimeError(f"the result cannot be sent: {failure}")
-        for note in getattr(reply.error, "__notes__", ()):
-            error.add_note(note)
-        return Reply(reply.id, None, error)
+        return Reply(reply.id, None, RuntimeError(f"the result cannot be sent: {failure}"))
 
 
 def load_target(path: str) -> type:
     """The class that `module:Class` names."""
     module, _, name = path.partition(":")
-    found: type = getattr(importlib.import_module(module), name)
-    return found
+    found: Any = importlib.import_module(module)
+    for part in name.split("."):
+        found = getattr(found, part)
+    return cast(type, found)
 
 
 def main() -> None:
     # The terminal sends Ctrl-C to every process of the group; the controller decides when workers end.
+    # So does a batch system that sends SIGTERM to all of them.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     server = Server(socket.socket(fileno=int(sys.argv[1])))
     (first,) = read_frame_blocking(server.connection)
     threading.Thread(target=server.read_calls, name="read-calls", daemon=True).start()

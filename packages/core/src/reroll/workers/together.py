@@ -20,6 +20,24 @@ async def together(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     return [task.result() for task in tasks]
 
 
+async def uninterrupted(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Runs to its end even if the caller is cancelled meanwhile, and then lets the cancellation through: for what
+    takes workers down."""
+    task = asyncio.ensure_future(coroutine)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError as error:
+            cancelled = error
+        except Exception:
+            break  # raised below
+    result = task.result()
+    if cancelled is not None:
+        raise cancelled
+    return result
+
+
 def first_cause(error: BaseException) -> BaseException:
     """The first error of nested groups."""
     while isinstance(error, BaseExceptionGroup):

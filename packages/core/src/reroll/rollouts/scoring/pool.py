@@ -94,6 +94,7 @@ class ScoringPool:
             raise problem
         if self._watching is None:
             self._watching = asyncio.create_task(self._watch(), name="watch scoring")
+            self._watching.add_done_callback(self._watched)
             for index in range(self.workers):
                 self._spawn(self._open_lane(f"scoring-{index}"))
         job = Job(verifier, task, traces, group, asyncio.get_running_loop().create_future())
@@ -163,6 +164,11 @@ class ScoringPool:
             await asyncio.sleep(min(0.05, self.deadline_seconds / 10))
             for lane in list(self._lanes):
                 self._inspect(lane)
+
+    def _watched(self, watching: asyncio.Task[None]) -> None:
+        """Without its watcher the pool would wait for ever: a fault in it ends every call."""
+        if not watching.cancelled() and (error := watching.exception()) is not None:
+            self._break(RerollError(f"the scoring pool failed: {type(error).__name__}: {error}"))
 
     def _inspect(self, lane: Lane) -> None:
         if words := lane.exit_words():
@@ -251,7 +257,7 @@ class ScoringPool:
             except Exception as error:
                 failures += 1
                 if failures >= ATTEMPTS and not self._lanes:
-                    self._break(WorkerDied(f"no scoring worker could be started: {error}"))
+                    self._break(WorkerDied("scoring", f"could not be started: {error}"))
                     return
                 await asyncio.sleep(min(5.0, 0.1 * 2**failures))
                 continue

@@ -50,6 +50,8 @@ class Scorer:
             for name, item in verifiers.items()
             if self._kinds[name] == "async"
         }
+        for name in self._slots:
+            verifiers[name].verifier.warm_up()
         self._abandoned: set[asyncio.Task[Verdict]] = set()
         self.pool = ScoringPool(
             {name: item.spec for name, item in verifiers.items() if self._kinds[name] != "async"},

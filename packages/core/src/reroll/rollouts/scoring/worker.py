@@ -6,7 +6,6 @@ import contextlib
 import ctypes
 import faulthandler
 import gc
-import importlib
 import os
 import pickle
 import resource
@@ -20,6 +19,7 @@ from typing import Any, NamedTuple
 from reroll.api import Verdict, Verifier
 from reroll.rollouts.scoring.contract import ContractViolation, checked, checked_group, described, failed
 from reroll.rollouts.scoring.progress import LOADING, WORKING, ProgressPage
+from reroll.workers.serve import load_target
 
 LOG_BYTES = 1 << 20
 """What verifiers print is cut back to nothing above this size; it is only read for last words."""
@@ -129,10 +129,7 @@ def load_verifier(spec: VerifierSpec) -> Verifier:
     `warm_up` imports what `score` needs: a deadline counts from the start of the work, and a slow import is
     not yet that.
     """
-    module, _, name = spec.path.partition(":")
-    cls: Any = importlib.import_module(module)
-    for part in name.split("."):
-        cls = getattr(cls, part)
+    cls: Any = load_target(spec.path)
     verifier: Verifier = cls(cls.Config.model_validate(dict(spec.config)))
     verifier.warm_up()
     return verifier

@@ -27,8 +27,6 @@ class LocalEngineConfig(Config):
 
     max_running_requests: int = Field(default=256, ge=1)
     """Most requests that one step advances; the others wait, first come first served."""
-    dtype: Literal["float32", "bfloat16"] = "float32"
-    """Type of weights and cache. Publication needs the trainer's weights in the same type."""
     threads: int = Field(default=1, ge=1)
     """CPU threads of each engine's arithmetic. A small model is slower with more, above all on busy cores."""
     max_context_len: int | None = Field(default=None, ge=2)
@@ -81,6 +79,13 @@ class LocalEngine(Engine):
         environment = {"OMP_NUM_THREADS": str(config.threads), "TOKENIZERS_PARALLELISM": "false"}
         spec = WorkerSpec(context.name, TARGET, arguments, environment, context.log)
         return cls(config, await context.placement.start(spec))
+
+    @classmethod
+    def problems(cls, config: LocalEngineConfig, context_len: int) -> list[str]:
+        limit = config.max_context_len
+        if limit is None or context_len <= limit:
+            return []
+        return [f"max_context_len = {limit} is too small: raise it to {context_len}, or lower the lengths"]
 
     async def generate(self, request: GenerationRequest) -> Completion:
         loop = asyncio.get_running_loop()

@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from reroll.api import Completion, EngineError, FinishReason, GenerationRequest, VersionSpan
+from reroll.api import Completion, FinishReason, GenerationRequest, RequestRefused, VersionSpan
 
 LEAST_TEMPERATURE = 1e-4
 """Below it, logits divided by the temperature may overflow; 0 says what is meant."""
@@ -91,10 +91,10 @@ def spans(starts: list[tuple[int, int]], length: int) -> list[VersionSpan]:
 
 
 def check(request: GenerationRequest, limits: Limits) -> None:
-    """EngineError, naming field, value and remedy, if the request cannot be served."""
+    """RequestRefused, naming field, value and remedy, if the request cannot be served."""
     problem = _prompt_problem(request.input_ids, limits) or _sampling_problem(request, limits)
     if problem:
-        raise EngineError(f"request {request.request_id!r}: {problem}")
+        raise RequestRefused(f"request {request.request_id!r}: {problem}")
 
 
 def _prompt_problem(ids: list[int], limits: Limits) -> str | None:
@@ -122,7 +122,7 @@ def _sampling_problem(request: GenerationRequest, limits: Limits) -> str | None:
     if total > limits.cache_tokens:
         return (
             f"max_new_tokens is {wanted.max_new_tokens} after a prompt of {prompt} tokens, but the cache holds "
-            f"{limits.cache_tokens}; raise serving.kv_cache_mb or " + _shorten(prompt, limits.cache_tokens)
+            f"{limits.cache_tokens}; raise kv_cache_mb of serving.engine or " + _shorten(prompt, limits.cache_tokens)
         )
     if not _is_number(wanted.temperature) or (wanted.temperature != 0 and wanted.temperature < LEAST_TEMPERATURE):
         return (

@@ -25,10 +25,12 @@ def context_length(config: Any, wanted: int | None) -> int:
     text = config.get_text_config()
     longest: int | None = getattr(text, "max_position_embeddings", None)
     if wanted is None and longest is None:
-        raise EngineError("serving.max_context_len is not set and the model's configuration names no limit; set it")
+        raise EngineError(
+            "max_context_len of serving.engine is not set and the model's configuration names no limit; set it"
+        )
     if wanted is not None and longest is not None and wanted > longest:
         raise EngineError(
-            f"serving.max_context_len is {wanted}, but the model's max_position_embeddings is {longest}; lower it"
+            f"max_context_len of serving.engine is {wanted}, but the model has {longest} positions; lower it"
         )
     found = longest if wanted is None else wanted
     assert found is not None
@@ -49,7 +51,7 @@ def check_config(config: Any, context_len: int) -> None:
     if windowed and window is not None and window < context_len:
         raise EngineError(
             f"the model's sliding_window is {window}, less than the context of {context_len} tokens; "
-            f"set serving.max_context_len to at most {window} or {REMEDY}"
+            f"set max_context_len of serving.engine to at most {window} or {REMEDY}"
         )
     _check_rope(text, context_len)
 
@@ -64,7 +66,7 @@ def _check_rope(text: Any, context_len: int) -> None:
         if kind in ("dynamic", "longrope") and context_len > start:
             raise EngineError(
                 f"rope_type {kind!r} turns all of a batch by its longest request once that passes {start} tokens; "
-                f"set serving.max_context_len to at most {start} or {REMEDY}"
+                f"set max_context_len of serving.engine to at most {start} or {REMEDY}"
             )
 
 

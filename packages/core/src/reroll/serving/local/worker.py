@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import torch
 
-from reroll.api import Completion, EngineError, GenerationRequest, WeightBucket
+from reroll.api import Completion, EngineError, GenerationRequest, RequestRefused, WeightBucket
 from reroll.models.files import ModelFiles
 from reroll.models.load import load_model
 from reroll.serving.local.requests import Active, Limits, check
@@ -42,7 +42,6 @@ class EngineWorker:
         self,
         model_dir: str,
         version: int = 0,
-        dtype: str = "float32",
         threads: int = 1,
         max_running_requests: int = 256,
         max_context_len: int | None = None,
@@ -53,7 +52,7 @@ class EngineWorker:
         torch.set_num_threads(threads)
         directory = Path(model_dir)
         try:
-            model = load_model(directory, dtype)
+            model = load_model(directory)
         except ValueError as error:  # transformers knows no such attention for the architecture, among others
             raise EngineError(f"the model in {directory} cannot be served: {error}; {REMEDY}") from error
         self.runner = ModelRunner(model, max_context_len, kv_cache_mb * 2**20)
@@ -79,7 +78,7 @@ class EngineWorker:
             try:
                 check(request, self.limits)
                 self._enter(request.request_id, future)
-            except EngineError as error:
+            except RequestRefused as error:
                 future.set_exception(error)
             else:
                 accepted.append(Active(request, next(self._orders), future, time.time()))
@@ -91,7 +90,7 @@ class EngineWorker:
     def _enter(self, request_id: str, future: Future[Completion]) -> None:
         with self._lock:
             if request_id in self._in_flight:
-                raise EngineError(f"request_id {request_id!r} is already in flight; give every request its own")
+                raise RequestRefused(f"request_id {request_id!r} is already in flight; give every request its own")
             self._in_flight[request_id] = future
         future.add_done_callback(lambda _: self._leave(request_id))
 

@@ -1,0 +1,261 @@
+"""Putting a run's parts together from its run file, and taking them down again."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import tomli_w
+
+from reroll.api import (
+    Engine,
+    EngineContext,
+    Placement,
+    PromptFilter,
+    Protocol,
+    RunContext,
+    Seeds,
+    Selection,
+    WorkerDied,
+)
+from reroll.config import LoadedRunFile
+from reroll.config.run import RunSection
+from reroll.models.config import ModelSection
+from reroll.models.files import ModelFiles, resolve_model
+from reroll.placement.config import PlacementSection
+from reroll.plan import global_batch_size, updates_per_collection
+from reroll.publication.publisher import Publisher
+from reroll.reporting.config import OutputSection, TrackersSection
+from reroll.reporting.display import Display
+from reroll.reporting.summary import Summary
+from reroll.reporting.trackers import Trackers
+from reroll.rollouts.admission import GroupAdmission
+from reroll.rollouts.config import EvalSection, RolloutSection, seeds
+from reroll.rollouts.evaluation import Evaluator
+from reroll.rollouts.events import GroupEvents
+from reroll.rollouts.producer import Producer
+from reroll.rollouts.scoring.scorer import Scorer, SelectedVerifier
+from reroll.serving.config import ServingSection
+from reroll.serving.router import LeastLoadedRouter
+from reroll.session import Session
+from reroll.tasks.config import DataSection
+from reroll.tasks.cursor import Cursor
+from reroll.tasks.render import Renderer
+from reroll.training.config import ObjectiveSection
+from reroll.training.trainer import Trainer, start_trainer
+from reroll.workers.together import together, uninterrupted
+
+
+@asynccontextmanager
+async def open_session(
+    run: LoadedRunFile,
+    output: Path,
+    display: Display,
+    summary: Summary,
+    on_death: Callable[[WorkerDied], None] | None = None,
+) -> AsyncIterator[Session]:
+    """Starts trainer, engines and scoring, and ends them all.
+
+    Args:
+        on_death: called for each worker that ends by itself, also while nothing waits for it.
+    """
+    rollout, serving, data = run.get(RolloutSection), run.get(ServingSection), run.get(DataSection)
+    run_seed, data_seed, rollout_seed = seeds(run)
+    files = resolve_model(run.get(ModelSection).path)
+    renderer = Renderer(files, _chat_template(run))
+    filters: dict[str, PromptFilter] = {item.name: run.make("prompt_filters", item) for item in data.prompt_filters}
+    for prompt_filter in filters.values():
+        prompt_filter.prepare()
+    context = make_context(run, files, renderer, output, Seeds(run_seed, data_seed, rollout_seed), filters)
+    (output / "run.toml").write_text(tomli_w.dumps(run.to_toml()), "utf-8")
+    (output / "context.json").write_text(json.dumps(context.to_json(), indent=2) + "\n", "utf-8")
+    parts = AsyncExitStack()
+    try:
+        trackers = Trackers([run.make("trackers", item) for item in run.get(TrackersSection).names])
+        parts.callback(trackers.close)
+        trackers.open(context)
+        events = GroupEvents([given.cls for given in run.plugins.all("record_writers").values()], run)
+        parts.callback(events.close)
+        events.open(context)
+        placement: Placement = run.make("placements", run.get(PlacementSection).backend)
+        placement.on_death = on_death
+        parts.push_async_callback(placement.close)
+        scorer = Scorer({item.name: _selected(run, item) for item in data.verifiers}, rollout.scoring)
+        parts.push_async_callback(scorer.close)
+        trainer, engines = await _start_workers(run, placement, files, output, run_seed)
+        for engine in engines:
+            parts.push_async_callback(engine.close)
+        router, admission = LeastLoadedRouter(engines), GroupAdmission()
+        producer = Producer(
+            harness=run.make("harnesses", rollout.harness),
+            renderer=renderer,
+            router=router,
+            admission=admission,
+            scorer=scorer,
+            verifier_weights=data.weights(),
+            failure_policy=rollout.failure_policy,
+            rollout_seed=rollout_seed,
+        )
+        for prompt_filter in filters.values():
+            prompt_filter.open(context)
+        yield Session(
+            rollout=rollout,
+            evaluation=run.get(EvalSection),
+            context=context,
+            cursor=Cursor(
+                run.make("task_sets", data.task_set),
+                renderer.render,
+                filters,
+                min(rollout.rollout_max_prompt_len, rollout.max_context - 1),
+                data_seed,
+                data.shuffle,
+                data.epochs,
+            ),
+            producer=producer,
+            events=events,
+            group_filters=[run.make("group_filters", item) for item in rollout.group_filters],
+            advantage=run.make("advantages", run.get(ObjectiveSection).advantage_estimator),
+            evaluators=[
+                Evaluator(item, run.make("task_sets", item.task_set), producer, rollout)
+                for item in run.get(EvalSection).sets
+            ],
+            trainer=trainer,
+            engines=engines,
+            publisher=Publisher(
+                mode=run.make("publication_modes", serving.publication_mode),
+                transport=run.make("transports", serving.transport),
+                source=trainer,
+                engines=engines,
+                router=router,
+                admission=admission,
+                timeout=serving.publication_timeout,
+            ),
+            trackers=trackers,
+            display=display,
+            summary=summary,
+        )
+    finally:
+        await uninterrupted(parts.aclose())
+
+
+def _selected(run: LoadedRunFile, item: Selection) -> SelectedVerifier:
+    return SelectedVerifier(run.make("verifiers", item), run.plugins.get("verifiers", item.name).distribution)
+
+
+async def _start_workers(
+    run: LoadedRunFile, placement: Placement, files: ModelFiles, output: Path, seed: int
+) -> tuple[Trainer, list[Engine]]:
+    """All of them load the model, which takes seconds: at once."""
+    started: list[Any] = await together(
+        [
+            _start_trainer(run, placement, files, output, seed),
+            *(
+                _start_engine(run, placement, files, output, number)
+                for number in range(run.get(ServingSection).num_engines)
+            ),
+        ]
+    )
+    return started[0], started[1:]
+
+
+async def _start_trainer(
+    run: LoadedRunFile, placement: Placement, files: ModelFiles, output: Path, seed: int
+) -> Trainer:
+    rollout = run.get(RolloutSection)
+    return await start_trainer(
+        run,
+        placement,
+        model_directory=files.directory,
+        temperature=rollout.temperature,
+        global_batch_size=global_batch_size(run),
+        total_steps=rollout.num_rollout * updates_per_collection(run),
+        seed=seed,
+        log=output / "logs" / "trainer.log",
+    )
+
+
+async def _start_engine(
+    run: LoadedRunFile, placement: Placement, files: ModelFiles, output: Path, number: int
+) -> Engine:
+    selection = run.get(ServingSection).engine
+    cls: Any = run.component("engines", selection.name)
+    name = f"engine-{number}"
+    engine: Engine = await cls.start(
+        cls.Config(**selection.options),
+        EngineContext(name, files.directory, 0, placement, output / "logs" / f"{name}.log"),
+    )
+    return engine
+
+
+def make_context(
+    run: LoadedRunFile,
+    files: ModelFiles,
+    renderer: Renderer,
+    output: Path,
+    seeds: Seeds,
+    filters: Mapping[str, PromptFilter],
+) -> RunContext:
+    """The run's identity, made once."""
+    data, rollout, settings = run.get(DataSection), run.get(RolloutSection), run.to_toml()
+    judges: dict[str, Any] = {}
+    for item in data.verifiers:
+        given = run.plugins.get("verifiers", item.name)
+        judges[item.name] = {
+            "distribution": given.distribution,
+            "version": given.version,
+            "weight": data.weights()[item.name],
+            "options": item.options,
+        }
+    sampling = asdict(rollout.sampling(seed=0))
+    sampling.pop("seed")
+    return RunContext(
+        run_id=secrets.token_hex(8),
+        name=run.get(RunSection).name,
+        attempt=secrets.token_hex(8),
+        fresh=True,
+        start_rollout_id=0,
+        checkpoint=files.inventory(),
+        protocol=Protocol(
+            sampling=sampling,
+            max_context=rollout.max_context,
+            harness=settings["rollout"]["harness"],
+            group_filters=settings["rollout"]["group_filters"],
+            template_sha256=renderer.template_sha256,
+            tokenizer_sha256=renderer.tokenizer_sha256,
+            generation_config_sha256=files.generation_config_sha256,
+            verifiers=judges,
+            failure_policy=rollout.failure_policy,
+        ),
+        seeds=seeds,
+        output=output,
+        data=settings["data"]["task_set"],
+        filters={name: prompt_filter.fingerprint for name, prompt_filter in filters.items()},
+    )
+
+
+def make_output(run: LoadedRunFile) -> Path:
+    """The run's folder: the given one, or a new one that no other run has."""
+    given = run.get(OutputSection).dir
+    if given is not None:
+        given.mkdir(parents=True, exist_ok=True)
+        return given
+    base = Path("outputs") / f"{run.get(RunSection).name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    for number in range(1, 1000):
+        path = base if number == 1 else base.with_name(f"{base.name}-{number}")
+        try:
+            path.mkdir(parents=True)
+            return path
+        except FileExistsError:
+            continue
+    raise AssertionError("a thousand runs began in this second")
+
+
+def _chat_template(run: LoadedRunFile) -> str | None:
+    path = run.get(ModelSection).chat_template
+    return path.read_text("utf-8") if path else None
