@@ -37,7 +37,7 @@ def reroll_verifiers() -> list[type[Verifier]]:  # type: ignore[empty-body]
 
 @hookspec
 def reroll_derivations() -> list[type[Derivation]]:  # type: ignore[empty-body]
-    """Classes that turn saved rollouts into tasks. Asked by replay task sets."""
+    """Classes that turn saved rollouts into tasks. Reserved: no task set asks for them yet."""
 
 
 @hookspec
@@ -67,7 +67,7 @@ def reroll_placements() -> list[type[Placement]]:  # type: ignore[empty-body]
 
 @hookspec
 def reroll_launchers() -> list[type[Launcher]]:  # type: ignore[empty-body]
-    """Classes that run a whole run elsewhere. Selected by `launch.backend`."""
+    """Classes that run a whole run elsewhere. Reserved: no command asks for them yet."""
 
 
 @hookspec
@@ -82,7 +82,7 @@ def reroll_task_sets() -> list[type[TaskSet]]:  # type: ignore[empty-body]
 
 @hookspec
 def reroll_tools() -> list[type[Tool]]:  # type: ignore[empty-body]
-    """Functions that a model may call. Named by tasks."""
+    """Functions that a model may call. Reserved: no harness calls them yet."""
 
 
 @hookspec
