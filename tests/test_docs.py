@@ -12,8 +12,8 @@ from reroll.plugins.manager import HOOKS, PREFIX
 ROOT = Path(__file__).parents[1]
 
 
-def make_hooks():
-    spec = importlib.util.spec_from_file_location("make_hooks", ROOT / "docs" / "make_hooks.py")
+def maker(name):
+    spec = importlib.util.spec_from_file_location(name, ROOT / "docs" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
@@ -22,7 +22,15 @@ def make_hooks():
 def test_the_hook_page_is_complete_and_current():
     page = (ROOT / "docs" / "hooks.md").read_text()
     assert all(f"## `{PREFIX}{hook}()`" in page for hook in HOOKS)
-    assert page == make_hooks().page(), "run: hatch run docs:hooks"
+    assert page == maker("make_hooks").page(), "run: hatch run docs:pages"
+
+
+def test_the_configuration_page_is_current_and_every_key_has_a_text():
+    page = (ROOT / "docs" / "configuration.md").read_text()
+    assert page == maker("make_configuration").page(), "run: hatch run docs:pages"
+    rows = [line.split(" | ") for line in page.splitlines() if line.startswith("| `")]
+    assert len(rows) > 80
+    assert [row[0] for row in rows if row[2].strip(" |") == ""] == []
 
 
 def blocks(language):

@@ -24,7 +24,7 @@ def test_a_verifier_that_always_says_one_ends_the_run_with_a_reason(run_file, tm
     with pytest.raises(NothingToLearn, match=r"3 collections in a row.*zero_variance_1 \(4 groups\)"):
         run_and_watch(run_file(), tmp_path / "out", *overrides, plugin=strange_verifiers)
     lines = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
-    assert [line["rollout/groups_equal_rewards"] for line in lines] == [4, 4]
+    assert [line["rollout/groups_equal_rewards"] for line in lines] == [4, 4, 4]
     assert not any("train/loss" in line for line in lines), "no step on an empty batch"
     assert len(list((tmp_path / "out" / "rollouts").iterdir())) == 3, "the rollouts are kept all the same"
 

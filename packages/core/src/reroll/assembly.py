@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import secrets
 import time
@@ -19,6 +20,7 @@ from reroll.api import (
     Placement,
     PromptFilter,
     Protocol,
+    RerollError,
     RunContext,
     Seeds,
     Selection,
@@ -86,7 +88,7 @@ async def open_session(
         placement: Placement = run.make("placements", run.get(PlacementSection).backend)
         placement.on_death = on_death
         parts.push_async_callback(placement.close)
-        scorer = Scorer({item.name: _selected(run, item) for item in data.verifiers}, rollout.scoring)
+        scorer = Scorer({item.name: _selected(run, item) for item in data.verifiers}, rollout.scoring, output / "logs")
         parts.push_async_callback(scorer.close)
         trainer, engines = await _start_workers(run, placement, files, output, run_seed)
         for engine in engines:
@@ -240,20 +242,31 @@ def make_context(
 
 
 def make_output(run: LoadedRunFile) -> Path:
-    """The run's folder: the given one, or a new one that no other run has."""
+    """The run's folder, claimed: the given one, or a new one that no other run has."""
     given = run.get(OutputSection).dir
-    if given is not None:
-        given.mkdir(parents=True, exist_ok=True)
-        return given
-    base = Path("outputs") / f"{run.get(RunSection).name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    for number in range(1, 1000):
+    try:
+        if given is not None:
+            given.mkdir(parents=True, exist_ok=True)
+            # Created exclusively, so that of two runs that start at once only one goes on.
+            (given / "run.toml").touch(exist_ok=False)
+            return given
+        base = Path("outputs") / f"{run.get(RunSection).name}-{time.strftime('%Y%m%d-%H%M%S')}"
+        return _new_folder(base)
+    except FileExistsError:
+        raise RerollError(f"output.dir: another run is using {given}; give another folder") from None
+    except (OSError, ValueError) as error:
+        raise RerollError(f"output.dir: {given or 'outputs'} cannot be used: {error}") from None
+
+
+def _new_folder(base: Path) -> Path:
+    for number in itertools.count(1):
         path = base if number == 1 else base.with_name(f"{base.name}-{number}")
         try:
             path.mkdir(parents=True)
-            return path
         except FileExistsError:
             continue
-    raise AssertionError("a thousand runs began in this second")
+        return path
+    raise AssertionError("unreachable")
 
 
 def _chat_template(run: LoadedRunFile) -> str | None:

@@ -116,5 +116,8 @@ def make_plan(run: LoadedRunFile) -> dict[str, Any]:
         "eval": [item.name for item in run.get(EvalSection).sets],
         "plugins": {key: f"{given.distribution} {given.version}" for key, given in sorted(run.used_plugins().items())},
         "explicit": sorted(run.explicit),
-        "settings": settings,
+        "settings": {
+            name: {key: settings[name].get(key) for key in type(section).model_fields}
+            for name, section in run.sections.items()
+        },
     }

@@ -10,7 +10,7 @@ import sys
 import time
 from pathlib import Path
 
-from reroll.api import RerollError, WorkerDied
+from reroll.api import WorkerDied
 from reroll.assembly import make_output, open_session
 from reroll.config import LoadedRunFile
 from reroll.config.run import RunSection
@@ -27,7 +27,7 @@ async def run_training(run: LoadedRunFile, began: float) -> int:
     output = make_output(run)
     logging.basicConfig(filename=output / "run.log", level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     display = Display(run.get(RolloutSection).num_rollout)
-    display.line(f"run {output.name}: {run.path or 'defaults'} → {output}")
+    display.line(f"run {output.name}: {run.path or 'defaults'} → {output}; starting trainer and engines")
     summary = Summary(name=run.get(RunSection).name, output=output)
     # The work is a task of its own, so that a signal or a death ends the work and never what comes after it.
     work = asyncio.create_task(_work(run, output, display, summary))
@@ -47,8 +47,7 @@ async def run_training(run: LoadedRunFile, began: float) -> int:
     summary.wall_seconds = time.perf_counter() - began
     _tell(summary, display)
     if failure is not None:
-        if not isinstance(failure, RerollError):
-            logging.getLogger("reroll").error("the run failed", exc_info=failure)
+        logging.getLogger("reroll").error("the run failed", exc_info=failure)
         raise failure
     return 128 + stopped[0] if summary.ended == "interrupted" and stopped else 0
 
@@ -122,8 +121,11 @@ def _tell(summary: Summary, display: Display) -> None:
         summary.write()
     except OSError as error:
         display.line(f"summary.json could not be written: {error}")
+    model = ", the model" if summary.model else ", no weights (output.export_hf is off)" if summary.steps else ""
     if summary.ended == "interrupted":
-        display.line(f"interrupted {summary.message}; kept: {summary.collections} collections of rollouts, metrics")
+        display.line(
+            f"interrupted {summary.message}; kept: {summary.collections} collections of rollouts, metrics{model}"
+        )
     if summary.ended == "failed":
         display.line(f"the run failed; what it wrote is in {summary.output}")
         return

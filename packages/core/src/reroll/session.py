@@ -56,6 +56,7 @@ class Session:
     summary: Summary
     _evaluated: dict[str, int] = field(default_factory=dict)
     _began: float | None = None
+    _warned: set[str] = field(default_factory=set)
     _evaluation_seconds: float = 0.0
     """Since training began."""
 
@@ -84,10 +85,19 @@ class Session:
 
     def decide(self, groups: Sequence[Group]) -> Decided:
         """What the filters decide about each group; recorded first, applied later."""
+        self._warn(groups)
         decided = [(group, decide(group, self.group_filters)) for group in groups]
         for group, decision in decided:
             self.events.scored(group, decision)
         return decided
+
+    def _warn(self, groups: Sequence[Group]) -> None:
+        """Says the first failure of each verifier, harness and engine once, when it happens."""
+        for error in (error for group in groups for trace in group.traces for error in trace.errors):
+            if error["where"] not in self._warned:
+                self._warned.add(error["where"])
+                logs = self.context.output / "logs"
+                self.display.line(f"warning: {error['where']}: {error['message']} (said once; more in {logs})")
 
     def save(self, rollout_id: int, decided: Decided) -> None:
         """Keeps every trace on disk, whatever was decided about it."""
@@ -113,14 +123,17 @@ class Session:
         """What the user should know when `collections` in a row held no group worth training on."""
         reasons = Counter(decision.reason or decision.outcome for _, decision in decided)
         listed = ", ".join(f"{reason} ({count} groups)" for reason, count in reasons.most_common(3))
-        failures = Counter(error["message"] for group, _ in decided for trace in group.traces for error in trace.errors)
-        told = "; most frequent failure: " + failures.most_common(1)[0][0] if failures else ""
-        return (
-            f"{collections} collections in a row held no group to train on; the last one: "
-            f"{listed}{told}. Responses of one prompt must differ in reward: check the verifier's verdicts in "
-            f"{self.context.output / 'rollouts'}, choose harder or easier tasks, or raise rollout.temperature or "
-            "rollout.n_samples_per_prompt"
-        )
+        traces = [trace for group, _ in decided for trace in group.traces]
+        failures = Counter(error["message"] for trace in traces for error in trace.errors)
+        if sum(failures.values()) > len(traces) / 2:
+            remedy = f"Most responses failed: {failures.most_common(1)[0][0]}; see {self.context.output / 'logs'}"
+        else:
+            remedy = (
+                f"Responses of one prompt must differ in reward: check the verdicts in "
+                f"{self.context.output / 'rollouts'}, choose harder or easier tasks, or raise rollout.temperature or "
+                "rollout.n_samples_per_prompt"
+            )
+        return f"{collections} collections in a row held no group to train on; the last one: {listed}. {remedy}"
 
     async def evaluate(self, every_set: bool = False) -> None:
         """Runs the evaluation sets that are due at this step; a set never runs twice at one step."""
@@ -136,6 +149,7 @@ class Session:
             self.display.phase("evaluating")
             begun = time.perf_counter()
             result, groups = await evaluator.run(step)
+            self._warn(groups)
             path = self.context.output / "eval" / name / f"step_{step}" / "rollouts.jsonl"
             write_traces(path, ((group, Decision("passed")) for group in groups))
             self.summary.evaluations.append(asdict(result))

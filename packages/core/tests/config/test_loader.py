@@ -14,6 +14,8 @@ from reroll.rollouts.config import RolloutSection, seeds
 from reroll.training.config import ObjectiveSection, TrainerSection
 
 GOOD = """
+[model]
+path = "builtin:tiny-math"
 [data]
 verifiers = [{ name = "regex", pattern = "(\\\\d+)" }]
 """
@@ -110,7 +112,7 @@ def test_a_section_or_name_of_a_package_that_is_not_installed(tmp_path):
         for problem in faults(tmp_path, alone, '[records]\nenabled = true\n[data]\ntask_set = "recheck"\n')
     }
     assert "pip install reroll-records" in found["records"]
-    text = '[data]\ntask_set = "recheck"\nverifiers = ["math"]\n'
+    text = '[model]\npath = "x"\n[data]\ntask_set = "recheck"\nverifiers = ["math"]\n'
     found = {problem.key: str(problem) for problem in faults(tmp_path, alone, text)}
     assert "pip install reroll-replay-recheck" in found["data.task_set"]
     assert "pip install reroll-verifiers-math" in found["data.verifiers[0]"]
@@ -127,7 +129,7 @@ def test_sizes_and_lengths_are_checked_against_each_other(tmp_path, plugins):
     found = {problem.key: problem for problem in faults(tmp_path, plugins, text)}
     assert "does not divide a collection of 128" in found["trainer.global_batch_size"].message
     assert "32, 64" in found["trainer.global_batch_size"].remedy
-    assert "1152" in found["trainer.max_sequence_length"].message
+    assert "640" in found["trainer.max_sequence_length"].message
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """The summary: the gain and its two parts, before and after, the file, the closing lines."""
 
 import json
-from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -21,6 +20,8 @@ def record(step, accuracy, name="held-out", parse_rate=None, accuracy_parsed=Non
         "parse_rate": parse_rate,
         "accuracy_parsed": accuracy_parsed,
         "responses": 40,
+        "failed": 0,
+        "skipped": 0,
     }
 
 
@@ -197,4 +198,14 @@ def test_closing_lines_have_a_gain_for_each_set(tmp_path):
     records = [record(step, share, name) for step, share in ((0, 0.5), (9, 1.0)) for name in ("first", "second")]
     lines = closing_lines(summary(*records, output=tmp_path))
     assert [line.split(":")[0] for line in lines[:2]] == ["first", "second"]
-    assert all(left != right for left, right in pairwise(lines))
+    assert len(lines) == 5
+
+
+def test_closing_lines_say_what_is_missing_from_the_numbers(tmp_path):
+    whole = closing_lines(summary(record(0, 0.5), record(9, 0.25), output=tmp_path))
+    after = record(9, 0.25) | {"failed": 3, "skipped": 2}
+    told = closing_lines(summary(record(0, 0.5), after, output=tmp_path, skipped={"too_long": 7}))
+    assert "3 could not be scored" in told[0]
+    assert "2 prompts are too long" in told[0]
+    assert any("too_long: 7" in line for line in told)
+    assert not any("scored" in line or "too" in line.split(str(tmp_path))[0] for line in whole)

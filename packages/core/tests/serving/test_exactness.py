@@ -186,5 +186,5 @@ def test_a_recording_that_is_wrong_is_dropped(models, monkeypatch, start, lab):
 
 
 def test_context_longer_than_the_models_is_refused(start):
-    with pytest.raises(EngineError, match="max_context_len is 257"):
+    with pytest.raises(EngineError, match="max_context_len of serving.engine is 257"):
         start(max_context_len=257)

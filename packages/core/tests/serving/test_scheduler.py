@@ -127,7 +127,9 @@ def test_a_request_larger_than_the_cache_is_refused(start, lab):
     worker = start(kv_cache_mb=1, max_context_len=256)
     worker.limits = worker.limits._replace(cache_tokens=100)
     worker.submit([lab.request("a", lab.prompt(50), max_new_tokens=51)])
-    with pytest.raises(EngineError, match=r"cache holds 100; raise .*kv_cache_mb or lower max_new_tokens to .* 50"):
+    with pytest.raises(
+        EngineError, match=r"cache holds 100; raise kv_cache_mb of serving.engine or lower max_new_tokens to .* 50"
+    ):
         worker.result("a").result(10)
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from pathlib import Path
+from typing import Any, ClassVar, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, model_validator
 
 API_VERSION = 1
 """Version of the contracts in this package; a class may state the one that it was written for."""
@@ -13,7 +14,29 @@ API_VERSION = 1
 class Config(BaseModel):
     """Base of every configuration: unknown keys and numbers that are not finite are errors, values do not change."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True, allow_inf_nan=False)
+    model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True, allow_inf_nan=False, strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_toml(cls, values: Any) -> Any:
+        """TOML knows neither paths nor tuples: text and lists stand for them. Nothing else is converted, so that
+        `lr = true` is a fault and not 1.0."""
+        if not isinstance(values, dict):
+            return values
+        known = {name: _kinds(field.annotation) for name, field in cls.model_fields.items()}
+        converted = dict(values)
+        for name, value in values.items():
+            kinds = known.get(name, ())
+            if isinstance(value, str) and Path in kinds:
+                converted[name] = Path(value)
+            elif isinstance(value, list) and any(get_origin(kind) is tuple for kind in kinds):
+                converted[name] = tuple(value)
+        return converted
+
+
+def _kinds(annotation: Any) -> tuple[Any, ...]:
+    """The annotation, and the members of a union."""
+    return (annotation, *get_args(annotation))
 
 
 class NoConfig(Config):

@@ -17,7 +17,7 @@ def build() -> typer.Typer:
 
     app = typer.Typer(
         name="reroll",
-        help="Asynchronous reinforcement learning for language models, made of plugins.",
+        help="Reinforcement learning for language models, made of plugins.",
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         add_completion=False,
@@ -56,5 +56,8 @@ def main() -> None:
     except RerollError as error:
         print(f"error: {error}", file=sys.stderr)
         for note in getattr(error, "__notes__", ()):
-            print(f"  {note}", file=sys.stderr)
+            if not note.startswith("Traceback"):  # where it happened in a worker; that is in the run's log
+                print(f"  {note}", file=sys.stderr)
         sys.exit(1)
+    except KeyboardInterrupt:
+        sys.exit(130)

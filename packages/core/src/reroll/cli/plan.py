@@ -26,7 +26,7 @@ def plan(run_file: RunFileArgument, set_: SetOption = None, json_: JsonOption = 
     for section, keys in made["settings"].items():
         for key, value in keys.items():
             mark = "*" if f"{section}.{key}" in explicit else " "
-            typer.echo(f"  {mark} {section}.{key} = {json.dumps(value)}")
+            typer.echo(f"  {mark} {section}.{key} = {'(unset)' if value is None else json.dumps(value)}")
 
 
 def _shown(name: str, value: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -122,14 +123,17 @@ def load_run_file(
     sections = _build_sections(table, plugins, problems)
     explicit = frozenset(f"{name}.{key}" for name, part in table.items() if isinstance(part, dict) for key in part)
     run = LoadedRunFile(path, sections, explicit, plugins, locate)
+    known = {problem.key for problem in problems}
+    found = _check_components(run)
     if len(sections) == len(plugins.all("config_sections")):
-        unchecked = len(problems)
-        problems += _check_components(run)
-        if len(problems) == unchecked:
+        # Checks across sections may meet a component that does not exist; that is told already.
+        with suppress(PluginError, ValidationError):
             for section in sections.values():
-                problems += section.problems(run)
+                found += _asked(section, run)
             for check in checks:
-                problems += check(run)
+                found += check(run)
+    # A key that fell back to its default for a fault of its own has no further ones.
+    problems += [problem for problem in found if not any(_within(problem.key, key) for key in known)]
     if problems:
         raise RunFileError(map(locate, problems))
     return run
@@ -147,11 +151,27 @@ def _build_sections(
     sections: dict[str, ConfigSection] = {}
     for name, owner in sorted(owners.items()):
         value = table.get(name, {})
-        try:
-            sections[name] = owner.cls(**(value if isinstance(value, dict) else {}))
-        except ValidationError as error:
-            problems += from_validation(error, name, owner.cls)
+        section, faults = _build_section(owner.cls, name, value if isinstance(value, dict) else {})
+        problems += faults
+        if section is not None:
+            sections[name] = section
     return sections
+
+
+def _build_section(
+    cls: type[ConfigSection], name: str, value: dict[str, Any]
+) -> tuple[ConfigSection | None, list[Problem]]:
+    """The section and its faults. Keys with faults fall back to their defaults, so that one fault does not hide what
+    is wrong elsewhere."""
+    try:
+        return cls(**value), []
+    except ValidationError as error:
+        problems = from_validation(error, name, cls)
+        wrong = {item["loc"][0] for item in error.errors() if item["loc"]}
+    try:
+        return cls(**{key: item for key, item in value.items() if key not in wrong}), problems
+    except ValidationError:
+        return None, problems
 
 
 def _check_components(run: LoadedRunFile) -> list[Problem]:
@@ -168,6 +188,19 @@ def _check_components(run: LoadedRunFile) -> list[Problem]:
         except ValidationError as error:
             problems += from_validation(error, key, cls.Config)
     return problems
+
+
+def _asked(section: ConfigSection, run: LoadedRunFile) -> list[Problem]:
+    try:
+        return list(section.problems(run))
+    except (PluginError, ValidationError):
+        raise
+    except Exception as error:  # a section is anybody's code
+        return [Problem(section.section, f"its own check failed: {type(error).__name__}: {error}")]
+
+
+def _within(key: str, parent: str) -> bool:
+    return key == parent or key.startswith((parent + ".", parent + "[")) or parent.startswith((key + ".", key + "["))
 
 
 def _selections(model: BaseModel, prefix: str) -> Iterator[tuple[str, str, Selection]]:

@@ -15,7 +15,7 @@ Table = dict[str, Any]
 def read_toml(path: Path) -> tuple[Table, str]:
     """The parsed file and its text; RunFileError names file and line."""
     try:
-        text = path.read_text("utf-8")
+        text = path.read_text("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise RunFileError(
@@ -23,6 +23,8 @@ def read_toml(path: Path) -> tuple[Table, str]:
         ) from None
     try:
         return tomllib.loads(text), text
+    except RecursionError:
+        raise RunFileError([Problem("TOML", "tables are nested too deeply", file=str(path))]) from None
     except tomllib.TOMLDecodeError as error:
         found = re.search(r"\(at line (\d+), column (\d+)\)", str(error))
         line = int(found[1]) if found else None
@@ -40,8 +42,11 @@ def parse_override(text: str) -> tuple[list[str], Any]:
             [Problem(f"--set {text}", "is not of the form SECTION.KEY=VALUE", "e.g. --set trainer.lr=1e-6")]
         )
     try:
-        return path, tomllib.loads(f"value = {value}")["value"]
-    except tomllib.TOMLDecodeError:
+        parsed = tomllib.loads(f"value = {value}")
+        if set(parsed) != {"value"}:
+            raise ValueError("more than one value")
+        return path, parsed["value"]
+    except (ValueError, RecursionError):
         remedy = f"""strings need TOML quotes that the shell leaves alone: --set '{key}="{value.strip()}"'"""
         raise RunFileError([Problem(f"--set {key}", f"{value!r} is not a TOML value", remedy)]) from None
 

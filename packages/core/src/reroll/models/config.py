@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from reroll.api import ConfigSection, Problem, RunFile
-from reroll.models.files import BUILTIN, ModelError, resolve_model
+from reroll.models.files import ModelError, resolve_model
 
 
 class ModelSection(ConfigSection):
     section: ClassVar[str] = "model"
 
-    path: str = BUILTIN + "tiny-math"
+    path: str
     """Starting checkpoint: a Hugging Face directory, a GGUF file, `builtin:NAME`, or
     `package:MODULE/FILE` for a file that an installed package ships."""
     chat_template: Path | None = None

@@ -59,23 +59,30 @@ class ModelFiles:
         ids: set[int] = set()
         for value in given:
             ids.update(value if isinstance(value, list) else [] if value is None else [value])
+        if not all(isinstance(token, int) for token in ids):
+            raise ModelError(f"{self.directory}: eos_token_id = {sorted(map(str, ids))} must be token ids")
         return tuple(sorted(ids))
 
     @property
     def max_context(self) -> int | None:
         """Most positions that the model was made for, where its configuration says so."""
         value = self.config.get("max_position_embeddings")
-        return int(value) if value else None
+        return value if isinstance(value, int) and value > 0 else None
 
     @cached_property
     def chat_template(self) -> str | None:
         path = self.directory / "chat_template.jinja"
         if path.exists():
-            return path.read_text("utf-8")
+            try:
+                return path.read_text("utf-8")
+            except UnicodeDecodeError:
+                raise ModelError(f"{path} is not UTF-8 text") from None
         found = self.tokenizer_config.get("chat_template")
         if isinstance(found, list):
-            named = {item["name"]: item["template"] for item in found}
-            return named.get("default")
+            named = {item.get("name"): item.get("template") for item in found if isinstance(item, dict)}
+            found = named.get("default")
+        if found is not None and not isinstance(found, str):
+            raise ModelError(f"{self.directory / 'tokenizer_config.json'}: chat_template is no text")
         return found
 
     @cached_property
@@ -135,7 +142,10 @@ def resolve_model(path: str) -> ModelFiles:
         if name not in known:
             raise ModelError(f"{path!r} is no built-in model; there are: {', '.join(BUILTIN + item for item in known)}")
         return ModelFiles(folder / name)
-    found = _in_package(path.removeprefix(PACKAGE)) if path.startswith(PACKAGE) else Path(path).expanduser()
+    try:
+        found = _in_package(path.removeprefix(PACKAGE)) if path.startswith(PACKAGE) else Path(path).expanduser()
+    except RuntimeError as error:
+        raise ModelError(f"{path}: {error}") from None
     if not found.exists():
         raise ModelError(
             f"{found} does not exist; model.path is a Hugging Face directory or a GGUF file on this machine"
@@ -149,7 +159,10 @@ def resolve_model(path: str) -> ModelFiles:
 
 def _in_package(path: str) -> Path:
     module, _, file = path.partition("/")
-    spec = importlib.util.find_spec(module)
+    try:
+        spec = importlib.util.find_spec(module)
+    except (ImportError, ValueError):
+        spec = None
     if spec is None or not spec.submodule_search_locations:
         raise ModelError(f"package {module!r} is not installed: pip install {module.replace('_', '-')}")
     return Path(next(iter(spec.submodule_search_locations))) / file
@@ -186,8 +199,10 @@ def _read_json(path: Path) -> Mapping[str, Any]:
         found: Mapping[str, Any] = json.loads(path.read_text("utf-8"))
     except FileNotFoundError:
         raise ModelError(f"{path} does not exist") from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelError(f"{path} cannot be read: {error}") from None
+    if not isinstance(found, dict):
+        raise ModelError(f"{path} holds {type(found).__name__}, not a table")
     return found
 
 

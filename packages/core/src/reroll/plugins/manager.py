@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import difflib
 import json
+import sys
 import traceback
 from collections.abc import Iterable
+from contextlib import redirect_stdout
 from dataclasses import dataclass, field
 from functools import cache
 from importlib import resources
@@ -75,8 +77,10 @@ class PluginManager:
         )
         self.records.append(record)
         try:
-            self._register(entry_point.load(), record)
-        except Exception as error:
+            # What a plugin prints while it is imported must not end up in output that programs read.
+            with redirect_stdout(sys.stderr):
+                self._register(entry_point.load(), record)
+        except (Exception, SystemExit) as error:
             record.error = _describe(error)
 
     def register(self, module: Any, name: str, distribution: str, version: str = "0") -> PluginRecord:
@@ -113,7 +117,7 @@ class PluginManager:
                 continue
             try:
                 names = [_checked(hook, item) for item in implementation.function()]
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 record.error = f"{PREFIX}{hook}: {_describe(error)}"
                 continue
             record.hooks[hook] = [name for name, _ in names]
@@ -150,7 +154,7 @@ class PluginManager:
 
     def missing(self, hook: str, name: str) -> str:
         """Why nothing is there under `name`, and what to do."""
-        kind = hook.replace("_", " ").removesuffix("s")
+        kind = {"harnesses": "harness"}.get(hook, hook.replace("_", " ").removesuffix("s"))
         sentence = f"no {kind} is named {name!r}"
         package = known_distributions().get(hook, {}).get(name)
         broken = [record for record in self.records if record.error]
@@ -198,7 +202,11 @@ def known_distributions() -> dict[str, dict[str, str]]:
 def _checked(hook: str, item: Any) -> tuple[str, Any]:
     """Name and class of one item that a hook gave."""
     if hook == "commands":
+        import typer
+
         name, app = item
+        if not isinstance(app, typer.Typer):
+            raise PluginError(f"gave {app!r} for the command {name!r}, which is no Typer application")
         return str(name), app
     if hook == "config_sections":
         return str(item.section), item

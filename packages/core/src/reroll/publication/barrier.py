@@ -38,8 +38,10 @@ class Barrier(PublicationMode):
                 "serving.publication_timeout, or look into the logs of the workers"
             ) from None
         finally:
-            await context.transport.finish()
-            context.admission.open()
+            try:
+                await context.transport.finish()
+            finally:
+                context.admission.open()
         report.engines = [engine.address for engine in context.engines]
         report.pause_seconds = (time.perf_counter() - paused) * len(context.engines)
         report.seconds = time.perf_counter() - start

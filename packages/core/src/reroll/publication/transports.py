@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
 from pydantic import Field
@@ -36,15 +37,16 @@ class DiskTransport(Transport):
 
     async def begin(self, source: WeightSource, version: int) -> int:
         parent = self.config.directory or self.default_directory
-        if parent is not None:
-            parent.mkdir(parents=True, exist_ok=True)
-        self._folder = Path(tempfile.mkdtemp(prefix=f"reroll-weights-{version}-", dir=parent))
         try:
+            if parent is not None:
+                parent.mkdir(parents=True, exist_ok=True)
+            self._folder = Path(tempfile.mkdtemp(prefix=f"reroll-weights-{version}-", dir=parent))
             self._buckets = await source.export_weights(self._folder, self.config.update_weight_buffer_size)
-        except OSError as error:
-            raise RerollError(
-                f"weights of version {version} could not be written to {self._folder}: {error}"
-            ) from error
+        except RerollError:
+            raise
+        except Exception as error:  # of the file system, or of the library that writes the files
+            folder = self._folder or parent
+            raise RerollError(f"weights of version {version} could not be written to {folder}: {error}") from error
         return sum(bucket.num_bytes for bucket in self._buckets)
 
     async def stage(self, engine: Engine) -> None:
@@ -68,6 +70,8 @@ class SharedMemoryTransport(DiskTransport):
         try:
             return await super().begin(source, version)
         except Exception as error:
-            free = shutil.disk_usage(self.config.directory or "/dev/shm").free
-            error.add_note(f'/dev/shm has {free:,} bytes free; if that is too little: serving.transport = "disk"')
+            folder = self.config.directory or self.default_directory
+            with suppress(OSError):
+                free = shutil.disk_usage(folder).free
+                error.add_note(f'{folder} has {free:,} bytes free; if that is too little: serving.transport = "disk"')
             raise

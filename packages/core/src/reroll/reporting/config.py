@@ -18,7 +18,11 @@ class OutputSection(ConfigSection):
     """Write the trained model as a Hugging Face directory to `<output>/model` at the end."""
 
     def validate_files(self, run: RunFile, thorough: bool) -> Iterator[Problem]:
-        if self.dir is None or not self.dir.exists():
+        try:
+            if self.dir is None or not self.dir.exists():
+                return
+        except (OSError, ValueError) as error:
+            yield Problem("output.dir", f"cannot be used: {error}")
             return
         if not self.dir.is_dir():
             yield Problem("output.dir", f"{str(self.dir)!r} is a file")
@@ -35,3 +39,8 @@ class TrackersSection(ConfigSection):
 
     names: Annotated[list[Selection], Hook("trackers")] = [Selection(name="jsonl")]
     """Where metrics go; `jsonl` writes `<output>/metrics.jsonl`."""
+
+    def problems(self, run: RunFile) -> Iterator[Problem]:
+        names = [item.name for item in self.names]
+        for name in sorted({name for name in names if names.count(name) > 1}):
+            yield Problem("trackers.names", f"names {name!r} twice")

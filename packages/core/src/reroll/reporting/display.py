@@ -55,7 +55,10 @@ class Display:
 
     def collected(self, done: int, step: int, metrics: Mapping[str, float]) -> None:
         """One collection was generated, and trained on if it held anything to train on."""
-        facts = [f"step {step}", f"reward {metrics['rollout/reward']:.3f}"]
+        passed, groups = metrics["rollout/groups_passed"], metrics["rollout/groups"]
+        facts = [f"step {step}", f"reward {metrics['rollout/reward']:.3f}", f"groups {passed:.0f}/{groups:.0f}"]
+        if metrics["rollout/failed_responses"]:
+            facts.append(f"failed {metrics['rollout/failed_responses']:.0f}")
         if self._accuracy is not None:
             facts.append(f"held-out {self._accuracy:.1%}")
         facts.append(f"{metrics['throughput/generated_tokens_per_second']:,.0f} tok/s")

@@ -107,6 +107,8 @@ def closing_lines(summary: Summary) -> Sequence[str]:
         lines.append(
             f"{name}: accuracy {first['accuracy']:.1%} → {last['accuracy']:.1%} ({gain['accuracy']:+.1f} points) "
             f"on {last['responses']} held-out responses after {last['step']} steps"
+            + (f"; {last['failed']} could not be scored" if last["failed"] else "")
+            + (f"; {last['skipped']} prompts are too long" if last["skipped"] else "")
         )
         if "correctness" in gain:
             lines.append(
@@ -121,6 +123,8 @@ def closing_lines(summary: Summary) -> Sequence[str]:
         f"{_rate(summary.generated_tokens, summary.generation_seconds):,.0f} tokens/s generated, "
         f"{_rate(summary.trained_tokens, summary.training_seconds):,.0f} tokens/s trained"
     )
+    if summary.skipped:
+        lines.append("skipped prompts: " + ", ".join(f"{reason}: {count}" for reason, count in summary.skipped.items()))
     lines.append(f"rollouts: {summary.output / 'rollouts'}")
     metrics = summary.output / "metrics.jsonl"
     lines.append((f"metrics:  {metrics}, " if metrics.exists() else "") + f"summary: {summary.output / 'summary.json'}")

@@ -51,6 +51,6 @@ class Trackers:
         for tracker in list(self._trackers):
             try:
                 event(tracker)
-            except Exception:
+            except (Exception, SystemExit):
                 logger.exception("tracker %r failed and gets no further metrics", tracker.name)
                 self._trackers.remove(tracker)

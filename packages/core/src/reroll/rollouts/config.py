@@ -34,7 +34,7 @@ class RolloutSection(ConfigSection):
     """Draw among tokens at least this likely, relative to the most likely one."""
     rollout_max_response_len: int = Field(128, gt=0)
     """Most tokens of a response."""
-    rollout_max_prompt_len: int = Field(1024, gt=0)
+    rollout_max_prompt_len: int = Field(512, gt=0)
     """Longer prompts are skipped, and counted."""
     rollout_max_context_len: int | None = Field(None, gt=1)
     """Most tokens of prompt and response together; by default the two lengths added."""

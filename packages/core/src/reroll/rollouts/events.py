@@ -24,7 +24,7 @@ class GroupEvents:
         for cls in writers:
             try:
                 writer = cls.from_run(run)
-            except Exception:
+            except (Exception, SystemExit):
                 logger.exception("record writer %r could not be made and records nothing", cls.name)
             else:
                 self._writers += [writer] if writer is not None else []
@@ -58,6 +58,6 @@ class GroupEvents:
         for writer in list(self._writers):
             try:
                 event(writer)
-            except Exception:
+            except (Exception, SystemExit):
                 logger.exception("record writer %r failed and records nothing further", writer.name)
                 self._writers.remove(writer)

@@ -20,12 +20,15 @@ class ZeroVariance(GroupFilter):
 def decide(group: Group, filters: list[GroupFilter]) -> Decision:
     """The first filter that does not pass the group decides; one with fewer than two scored responses is aborted."""
     if len(group.scored_rewards) < 2:
-        return Decision("aborted", f"{len(group.scored_rewards)} of {len(group.traces)} responses were scored")
+        scored, size = len(group.scored_rewards), len(group.traces)
+        return Decision("aborted", f"{scored} of the group's {size} responses were scored")
     for group_filter in filters:
         try:
             decision = group_filter.decide(group)
         except Exception as error:
             raise PluginError(f"group filter {group_filter.name!r} raised {type(error).__name__}: {error}") from error
+        if not isinstance(decision, Decision):
+            raise PluginError(f"group filter {group_filter.name!r} returned {decision!r}; it must return a Decision")
         if decision.outcome != "passed":
             return decision
     return Decision("passed")

@@ -137,6 +137,8 @@ class Producer:
             where = f"harness {self.harness.name}"
             trace.errors.append({"where": where, "message": f"{type(error).__name__}: {error}"})
             return trace
+        if not isinstance(trace, Trace):
+            raise PluginError(f"harness {self.harness.name!r} returned {trace!r}; it must return a Trace")
         check_trace(trace, self.harness.name)
         if not trace.is_completed:
             trace.errors.append({"where": "engine", "message": f"the response ended with {trace.stop_condition}"})

@@ -61,7 +61,7 @@ class FileTaskSet(TaskSet):
     def _rows(self) -> JsonLines | ParquetRows:
         path = self.config.path
         if not path.is_file():
-            raise TaskError(f"{path} does not exist")
+            raise TaskError(f"{path.absolute()} does not exist (paths count from the working directory)")
         rows = JsonLines(path) if path.suffix == ".jsonl" else ParquetRows(path)
         if not len(rows):
             raise TaskError(f"{path} holds no rows")
@@ -72,7 +72,10 @@ class FileTaskSet(TaskSet):
         if not isinstance(row, dict):
             raise TaskError(f"{where}: the row is {type(row).__name__}, not a table of fields")
         key = self.config.input_key or ("messages" if row.get("messages") is not None else "prompt")
-        prompt = _checked_prompt(row.get(key), where, key)
+        if row.get(key) is None:
+            wanted = repr(key) if self.config.input_key else "'messages' or 'prompt'"
+            raise TaskError(f"{where}: has no {wanted}; set input_key to one of its fields: {', '.join(row)}")
+        prompt = _checked_prompt(row[key], where, key)
         targets = self._targets(row, where)
         read = {key, "targets", "tools", "prepared_sample_id", "source_dataset", "source_row", self.config.label_key}
         if self.config.metadata_key:
@@ -85,7 +88,7 @@ class FileTaskSet(TaskSet):
             prompt=prompt,
             targets=targets,
             source_dataset=str(row.get("source_dataset") or self.config.path.stem),
-            source_row=index if row.get("source_row") is None else int(row["source_row"]),
+            source_row=_row_number(row.get("source_row"), index, where),
             prepared_sample_id=str(row.get("prepared_sample_id") or index),
             tools=row.get("tools") or [],
             metadata=metadata,
@@ -94,7 +97,8 @@ class FileTaskSet(TaskSet):
     def _targets(self, row: Mapping[str, Any], where: str) -> dict[str, Any]:
         if self.config.label_key:
             if row.get(self.config.label_key) is None:
-                raise TaskError(f"{where}: field {self.config.label_key!r} is missing: it is the verifier's target")
+                fields = ", ".join(row)
+                raise TaskError(f"{where}: label_key {self.config.label_key!r} is missing; fields: {fields}")
             return {self.config.verifier: row[self.config.label_key]}
         targets = row.get("targets")
         if not isinstance(targets, dict) or not targets:
@@ -127,8 +131,8 @@ class JsonLines:
             file.seek(self._offsets[index])
             line = file.readline()
         try:
-            return json.loads(line)
-        except ValueError as error:
+            return json.loads(line, parse_constant=_refuse_constant)
+        except (ValueError, RecursionError) as error:
             raise TaskError(f"{self.path}: row {index + 1} is no JSON: {error}") from None
 
 
@@ -165,6 +169,18 @@ def _without_nulls(row: dict[str, Any]) -> dict[str, Any]:
     return row
 
 
+def _row_number(given: Any, index: int, where: str) -> int:
+    if given is None:
+        return index
+    if isinstance(given, bool) or not isinstance(given, int):
+        raise TaskError(f"{where}: source_row = {given!r} is no whole number")
+    return given
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is no JSON")
+
+
 def _checked_prompt(prompt: Any, where: str, key: str) -> Any:
     if isinstance(prompt, str):
         if not prompt:
@@ -173,7 +189,7 @@ def _checked_prompt(prompt: Any, where: str, key: str) -> Any:
     if not isinstance(prompt, list) or not prompt:
         raise TaskError(f"{where}: {key} = {str(prompt)[:60]!r} is neither text nor a list of messages")
     for number, message in enumerate(prompt):
-        if not isinstance(message, dict) or message.get("role") not in ROLES:
+        if not isinstance(message, dict) or str(message.get("role")) not in ROLES:
             raise TaskError(f"{where}: {key}[{number}] needs a role among {', '.join(sorted(ROLES))}")
         if not isinstance(message.get("content"), (str, list)) and not message.get("tool_calls"):
             raise TaskError(f"{where}: {key}[{number}].content is missing")

@@ -18,7 +18,7 @@ import jinja2.sandbox
 from tokenizers import Tokenizer
 
 from reroll.api import RenderedPrompt, Task, TaskError
-from reroll.models.files import ModelFiles, sha256_file
+from reroll.models.files import ModelError, ModelFiles, sha256_file
 
 
 class Renderer:
@@ -26,7 +26,10 @@ class Renderer:
 
     def __init__(self, files: ModelFiles, chat_template: str | None = None) -> None:
         self.files = files
-        self.tokenizer = Tokenizer.from_file(str(files.tokenizer))
+        try:
+            self.tokenizer = Tokenizer.from_file(str(files.tokenizer))
+        except Exception as error:
+            raise ModelError(f"{files.tokenizer} is no tokenizer: {error}") from None
         self.tokenizer.no_truncation()
         self.tokenizer.no_padding()
         self.tokenizer_sha256 = sha256_file(files.tokenizer)
@@ -41,11 +44,12 @@ class Renderer:
         Messages go through the chat template with a generation prompt; plain text is tokenised with the
         tokenizer's own special tokens. Either way the prompt holds at most one leading BOS token.
         """
-        if isinstance(task.prompt, str):
-            text, ids = task.prompt, self.tokenizer.encode(task.prompt, add_special_tokens=True).ids
-        else:
-            text = self._apply_template(task)
-            ids = self.tokenizer.encode(text, add_special_tokens=False).ids
+        plain = isinstance(task.prompt, str)
+        text = str(task.prompt) if plain else self._apply_template(task)
+        try:
+            ids = self.tokenizer.encode(text, add_special_tokens=plain).ids
+        except Exception as error:  # a lone surrogate, for one
+            raise TaskError(f"task {task.key}: the prompt cannot be tokenised: {error}") from None
         while len(ids) > 1 and ids[0] == ids[1] == self._bos:
             ids = ids[1:]
         if not ids:
@@ -72,7 +76,7 @@ class Renderer:
                 add_generation_prompt=True,
                 **self.files.special_tokens,
             )
-        except jinja2.TemplateError as error:
+        except Exception as error:  # templates are programs, and messages may be of any shape
             raise TaskError(f"task {task.key}: the chat template refused the messages: {error}") from None
 
 

@@ -47,11 +47,22 @@ def write_traces(path: Path, groups: Iterable[tuple[Group, Decision]]) -> int:
     with path.open("w", encoding="utf-8") as file:
         for group, decision in groups:
             for index in range(len(group.traces)):
-                file.write(json.dumps(trace_record(group, index, decision), ensure_ascii=False, default=str) + "\n")
+                file.write(_line(trace_record(group, index, decision)))
                 count += 1
         file.flush()
         os.fsync(file.fileno())
     return count
+
+
+def _line(record: dict[str, Any]) -> str:
+    """The record as one line of JSON. Metadata and messages may hold what JSON or UTF-8 cannot: numbers that are not
+    finite become text, lone surrogates are escaped."""
+    try:
+        line = json.dumps(record, ensure_ascii=False, allow_nan=False, default=str)
+        line.encode()
+    except ValueError:
+        line = json.dumps(json.loads(json.dumps(record, default=str), parse_constant=str))
+    return line + "\n"
 
 
 def trace_record(group: Group, index: int, decision: Decision) -> dict[str, Any]:

@@ -109,6 +109,11 @@ class PolicyTrainer:
             )
         self.optimizer.step()
         self.version += 1
+        if not all(bool(torch.isfinite(parameter).all()) for parameter in self.model.parameters()):
+            raise TrainingError(
+                f"step {self.version} made weights that are not finite (lr {rate}, gradient norm {norm}); they are "
+                "neither published nor exported. Lower trainer.lr or trainer.weight_decay"
+            )
         return {
             **metrics,
             "grad_norm": norm,

@@ -102,10 +102,12 @@ class TrainerWorker:
 
     def export_hf(self, directory: Path) -> None:
         """Writes a Hugging Face directory: weights, configuration, and the starting checkpoint's tokenizer files."""
-        self.trainer.model.save_pretrained(directory)
+        partial = directory.with_name(f"{directory.name}.partial")
+        self.trainer.model.save_pretrained(partial)
         for path in self.model_directory.iterdir():
             if path.name.startswith(("tokenizer", "chat_template", "special_tokens", "vocab", "merges")):
-                (directory / path.name).write_bytes(path.read_bytes())
+                (partial / path.name).write_bytes(path.read_bytes())
+        partial.rename(directory)  # a folder of that name is a whole model
 
 
 def published_tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:

@@ -12,6 +12,8 @@ import socket
 import struct
 from typing import Any, NamedTuple
 
+PING = "__ping__"
+"""A call that the reader thread answers, whatever the worker's object is doing."""
 HEADER = struct.Struct("!Q")
 
 

@@ -15,10 +15,14 @@ from pathlib import Path
 from typing import IO, Any
 
 from reroll.api import WorkerDied, WorkerSpec
-from reroll.workers.frames import Call, Reply, encode, read_frame
+from reroll.workers.frames import PING, Call, Reply, encode, read_frame
 
 LAST_WORDS = 12
 """Lines of a dead worker's output that its error repeats."""
+PING_SECONDS = 5.0
+MISSED_PINGS = 4
+"""A worker that answers no ping for so many intervals is given up. Intervals are counted instead of seconds, so that
+a machine which slept does not kill its workers when it wakes."""
 
 
 class ProcessWorker:
@@ -49,6 +53,7 @@ class ProcessWorker:
         self.on_death: Callable[[WorkerDied], None] | None = None
         """Called once if the worker ends without having been asked to."""
         self._reading = asyncio.create_task(self._read(streams[0]), name=f"read {name}")
+        self._pinging = asyncio.create_task(self._ping(), name=f"ping {name}")
 
     @classmethod
     async def start(cls, spec: WorkerSpec) -> ProcessWorker:
@@ -103,6 +108,20 @@ class ProcessWorker:
             self.kill()
             await self._mourn(f"; its reply could not be read: {type(error).__name__}: {error}")
 
+    async def _ping(self) -> None:
+        """Notices a worker that neither lives nor dies: stopped, or stuck outside of Python."""
+        missed = 0
+        while missed < MISSED_PINGS:
+            await asyncio.sleep(PING_SECONDS)
+            if self._died is not None:
+                return
+            pong = self._send(PING, (), {})
+            pong.add_done_callback(lambda done: done.cancelled() or done.exception())  # a death is told elsewhere
+            await asyncio.wait([pong], timeout=PING_SECONDS)
+            missed = 0 if pong.done() else missed + 1
+        self.kill()
+        await self._mourn(f" after it had not answered for {2 * PING_SECONDS * MISSED_PINGS:g} s")
+
     def _resolve(self, reply: Reply) -> None:
         future = self._waiting.pop(reply.id, None)
         if future is None or future.done():
@@ -113,10 +132,12 @@ class ProcessWorker:
             future.set_result(reply.value)
 
     async def _mourn(self, why: str = "") -> None:
-        """Every waiting call fails with the worker's name and its last words."""
+        """Every waiting call fails with the worker's name and its last words. The first reason stays."""
         code = await _wait(self.process, 5.0)
         how = "is still running without a connection" if code is None else describe_exit(code)
         words = "" if self._closing else last_lines(self.log)
+        if self._died is not None:
+            return
         self._died = WorkerDied(self.name, f"{how}{why}" + (f"; its last words:\n{words}" if words else ""))
         for future in self._waiting.values():
             if not future.done():
@@ -128,6 +149,7 @@ class ProcessWorker:
     async def close(self, timeout: float = 10.0) -> None:
         """Closes the connection, at which a worker ends by itself; kills it after `timeout` seconds."""
         self._closing = True
+        self._pinging.cancel()
         self._writer.close()
         if await _wait(self.process, timeout) is None:
             self.kill()

@@ -5,6 +5,8 @@ Started as `python -m reroll.workers.serve FD`. The first message on the socket 
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import importlib
 import os
 import pickle
@@ -18,7 +20,7 @@ from concurrent.futures import Future
 from functools import partial
 from typing import Any, cast
 
-from reroll.workers.frames import Call, Reply, encode, read_frame_blocking
+from reroll.workers.frames import PING, Call, Reply, encode, read_frame_blocking
 
 
 class Server:
@@ -34,9 +36,14 @@ class Server:
         whatever its other threads are doing, or it would outlive the run."""
         while True:
             try:
-                self.calls.put(read_frame_blocking(self.connection))
+                calls = read_frame_blocking(self.connection)
             except (EOFError, OSError):
                 os._exit(0)
+            # Answered here, so that a worker which is busy still counts as alive, and one that is stopped does not.
+            for call in calls:
+                if call.method == PING:
+                    self.reply(call)
+            self.calls.put([call for call in calls if call.method != PING])
 
     def write_replies(self) -> None:
         """Writer thread: everything that is ready goes into one frame."""
@@ -112,11 +119,23 @@ def load_target(path: str) -> type:
     return cast(type, found)
 
 
+def die_with_parent() -> None:
+    """Has the system kill this process with its controller, where it can (Linux).
+
+    A worker also notices by itself that its controller is gone, but not while it is stopped, nor during a call that
+    keeps the interpreter lock, and that might never end.
+    """
+    set_parent_death_signal = 1
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(set_parent_death_signal, int(signal.SIGKILL))
+
+
 def main() -> None:
     # The terminal sends Ctrl-C to every process of the group; the controller decides when workers end.
     # So does a batch system that sends SIGTERM to all of them.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    die_with_parent()
     server = Server(socket.socket(fileno=int(sys.argv[1])))
     (first,) = read_frame_blocking(server.connection)
     threading.Thread(target=server.read_calls, name="read-calls", daemon=True).start()

@@ -11,6 +11,7 @@ import signal
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 from reroll.api import Task, Trace, Verdict, WorkerSpec
@@ -73,12 +74,16 @@ class Lane:
         self._sending: set[asyncio.Task[Outcome]] = set()
 
     @classmethod
-    async def start(cls, name: str, verifiers: Mapping[str, VerifierSpec], memory_bytes: int) -> Lane:
+    async def start(
+        cls, name: str, verifiers: Mapping[str, VerifierSpec], memory_bytes: int, logs: Path | None
+    ) -> Lane:
         page, path = ProgressPage.create()
         try:
             arguments = {"verifiers": dict(verifiers), "page": str(path), "memory_limit_bytes": memory_bytes}
             environment = {key: value for key, value in THREADS.items() if key not in os.environ}
-            worker = await ProcessWorker.start(WorkerSpec(name, TARGET, arguments, environment))
+            worker = await ProcessWorker.start(
+                WorkerSpec(name, TARGET, arguments, environment, logs / f"{name}.log" if logs else None)
+            )
         except BaseException:
             page.close()
             raise

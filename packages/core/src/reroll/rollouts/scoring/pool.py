@@ -12,6 +12,7 @@ import time
 from collections import Counter, deque
 from collections.abc import Coroutine, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -39,6 +40,7 @@ class ScoringPool:
         memory_limit_mb: that one process may allocate; 0 for no limit.
         load_seconds: in which a verifier must have been imported and made.
         window: most calls that one worker has at a time; the rest wait here.
+        logs: folder for the workers' output, what verifiers print included; None keeps none.
     """
 
     def __init__(
@@ -50,6 +52,7 @@ class ScoringPool:
         memory_limit_mb: int = 2048,
         load_seconds: float = 120.0,
         window: int = 64,
+        logs: Path | None = None,
     ) -> None:
         self.verifiers = dict(verifiers)
         self.workers = workers
@@ -57,6 +60,7 @@ class ScoringPool:
         self.load_seconds = load_seconds
         self.window = window
         self._memory_bytes = memory_limit_mb << 20
+        self._logs = logs
         self._pending: deque[Job] = deque()
         self._lanes: set[Lane] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -253,7 +257,7 @@ class ScoringPool:
         failures = 0
         while not self._closed.is_set():
             try:
-                lane = await Lane.start(name, self.verifiers, self._memory_bytes)
+                lane = await Lane.start(name, self.verifiers, self._memory_bytes, self._logs)
             except Exception as error:
                 failures += 1
                 if failures >= ATTEMPTS and not self._lanes:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self, cast
 
@@ -40,7 +41,9 @@ class Scorer:
     PluginError, since no number can be made of what it gave.
     """
 
-    def __init__(self, verifiers: Mapping[str, SelectedVerifier], config: ScoringConfig | None = None) -> None:
+    def __init__(
+        self, verifiers: Mapping[str, SelectedVerifier], config: ScoringConfig | None = None, logs: Path | None = None
+    ) -> None:
         config = config or ScoringConfig()
         self.verifiers = dict(verifiers)
         self.deadline_seconds = config.deadline_seconds
@@ -58,6 +61,7 @@ class Scorer:
             config.workers,
             config.deadline_seconds,
             memory_limit_mb=config.memory_limit_mb,
+            logs=logs,
         )
 
     async def __aenter__(self) -> Self:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import faulthandler
 import gc
 import os
 import pickle
 import resource
-import signal
 import sys
 import time
+import traceback
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -64,7 +62,6 @@ class ScoringWorker:
     def __init__(self, verifiers: Mapping[str, VerifierSpec], page: str, memory_limit_bytes: int) -> None:
         # A group of its own, so that what a verifier starts dies with the worker.
         os.setpgid(0, 0)
-        die_with_parent()
         faulthandler.enable()
         self.specs = verifiers
         self.progress = ProgressPage(Path(page))
@@ -102,6 +99,7 @@ class ScoringWorker:
             violation = str(error)
         except BaseException as error:  # SystemExit as well: a verifier cannot end the process
             verdicts = failed(error, len(traces))
+            traceback.print_exc()  # the verdict says what failed, the worker's log where
         finally:
             self.progress.rest()
         seconds = time.monotonic() - begun
@@ -133,17 +131,6 @@ def load_verifier(spec: VerifierSpec) -> Verifier:
     verifier: Verifier = cls(cls.Config.model_validate(dict(spec.config)))
     verifier.warm_up()
     return verifier
-
-
-def die_with_parent() -> None:
-    """Has the system kill this process with its controller, where it can (Linux).
-
-    A worker also notices by itself that its controller is gone, but not during a call that keeps the
-    interpreter lock, and that might never end.
-    """
-    set_parent_death_signal = 1
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(set_parent_death_signal, int(signal.SIGKILL))
 
 
 def limit_resources(memory_bytes: int) -> None:
