@@ -35,4 +35,4 @@ def test_two_engines_share_the_groups_and_get_the_same_weights(run_file, tmp_pat
     seen = run_and_watch(run_file(), tmp_path / "out", "serving.num_engines=2")
     assert seen.engine_weights == [digest for digest in seen.weights for _ in range(2)]
     logs = sorted(path.name for path in (tmp_path / "out" / "logs").iterdir())
-    assert logs == ["engine-0.log", "engine-1.log", "trainer.log"]
+    assert logs == ["engine-0.log", "engine-1.log", "scoring-0.log", "scoring-1.log", "trainer.log"]

@@ -24,7 +24,7 @@ class Barrier(PublicationMode):
         report.in_flight = sum(context.router.in_flight(engine) for engine in context.engines)
         context.admission.close()
         try:
-            async with asyncio.timeout(context.timeout):
+            async with asyncio.timeout(context.timeout) as limit:
                 await context.admission.drained()
                 paused = time.perf_counter()
                 report.num_bytes = await context.transport.begin(context.source, context.version)
@@ -33,6 +33,8 @@ class Barrier(PublicationMode):
                 await together(context.transport.commit(engine, context.version) for engine in context.engines)
                 await together(engine.flush_cache() for engine in context.engines)
         except TimeoutError:
+            if not limit.expired():
+                raise  # of something inside, which has its own reason
             raise RerollError(
                 f"publication of version {context.version} took longer than {context.timeout:g} s; raise "
                 "serving.publication_timeout, or look into the logs of the workers"

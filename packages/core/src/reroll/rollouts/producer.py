@@ -25,7 +25,7 @@ from reroll.rollouts.seeds import response_seed
 from reroll.serving.router import LeastLoadedRouter
 from reroll.tasks.cursor import Dispatch
 from reroll.tasks.render import Renderer
-from reroll.workers.together import together
+from reroll.workers.together import first_cause, together
 
 
 @dataclass(frozen=True)
@@ -127,11 +127,12 @@ class Producer:
         )
         try:
             trace = await self.harness.run(group.task, group.rendered, context)
-        except (WorkerDied, PluginError):
-            raise
-        except Exception as error:
+        except Exception as failure:
+            error = first_cause(failure)
+            if isinstance(error, WorkerDied | PluginError):
+                raise error from None
             if isinstance(error, EngineError) and not isinstance(error, RequestRefused):
-                raise  # an engine that stopped is no property of this response
+                raise error from None  # an engine that stopped is no property of this response
             # One conversation that fails must not cost its siblings: it is kept with its error, unscored.
             trace = Trace(id=trace_id, task=group.task, stop_condition="error")
             where = f"harness {self.harness.name}"

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
-from reroll.api import PromptFilter, RenderedPrompt, Task, TaskError, TaskSet
+from reroll.api import PluginError, PromptFilter, RenderedPrompt, Task, TaskError, TaskSet
 
 
 class Dispatch(NamedTuple):
@@ -91,6 +91,10 @@ class Cursor:
         if len(rendered.token_ids) > self._max_prompt_len:
             return "too_long"
         for name, prompt_filter in self._filters.items():
-            if reason := prompt_filter.skip(task, rendered):
+            try:
+                reason = prompt_filter.skip(task, rendered)
+            except Exception as error:
+                raise PluginError(f"prompt filter {name!r} raised {type(error).__name__}: {error}") from error
+            if reason:
                 return f"{name}: {reason}"
         return None
