@@ -100,3 +100,15 @@ def test_a_new_verifier_package_passes_its_own_tests(tmp_path):
     again = reroll("new-plugin", "verifier", "unit-tests", cwd=tmp_path, check=1)
     assert "not empty" in again.stderr
     assert "lower-case" in reroll("new-plugin", "verifier", "Bad Name", cwd=tmp_path, check=1).stderr
+
+
+def test_of_two_runs_in_one_folder_only_one_goes_on(tmp_path):
+    from reroll.api import RerollError
+    from reroll.assembly import make_output
+    from reroll.config import load_run_file
+    from reroll.plugins import load_plugins
+
+    run = load_run_file(ROOT / "configs" / "quickstart.toml", [f'output.dir="{tmp_path / "out"}"'], load_plugins())
+    assert make_output(run) == tmp_path / "out"
+    with pytest.raises(RerollError, match="another run is using"):
+        make_output(run)

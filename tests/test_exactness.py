@@ -1,9 +1,9 @@
 """Trainer and engine agree on log-probabilities; what was sampled is what is trained on."""
 
 import asyncio
+import dataclasses
 import json
 import shutil
-from itertools import pairwise
 
 import pytest
 from driving import run_and_watch, session_of
@@ -23,19 +23,37 @@ def test_trainer_and_engine_give_equal_log_probabilities(run_file, tmp_path, tem
             samples = session.samples(decided)
             together = await session.trainer.logprobs(samples)
             alone = [(await session.trainer.logprobs([sample]))[0] for sample in samples]
-            return samples, together, alone
+            padded = await session.trainer.logprobs([longer(sample) for sample in samples] + samples)
+            changed = await session.trainer.logprobs([with_another_token(sample) for sample in samples])
+            return samples, together, alone, padded[len(samples) :], changed
 
-    samples, together, alone = asyncio.run(body())
+    samples, together, alone, padded, changed = asyncio.run(body())
     assert len(samples) == 16
     assert len({len(sample.token_ids) for sample in samples}) > 1, "rows are padded"
-    for sample, *ours in zip(samples, together, alone, strict=True):
+    for sample, wrong, *ours in zip(samples, changed, together, alone, padded, strict=True):
         engine = [p for p, active in zip(sample.rollout_logprobs, sample.loss_mask, strict=True) if active]
         for logprobs in ours:
             assert logprobs == pytest.approx(engine, abs=1e-4)
-        assert engine != pytest.approx([value + 2e-4 for value in engine], abs=1e-4), "the control differs"
+        assert wrong != pytest.approx(engine, abs=1e-4), "the control: another token has another probability"
 
 
-def test_the_gap_is_reported_and_a_wrong_temperature_shows_in_it(run_file, tmp_path):
+def longer(sample):
+    """The same sample with thirty more tokens, so that rows beside it need more padding."""
+    return dataclasses.replace(
+        sample,
+        token_ids=[*sample.token_ids, *[50] * 30],
+        loss_mask=[*sample.loss_mask, *[True] * 30],
+        rollout_logprobs=[*sample.rollout_logprobs, *[0.0] * 30],
+    )
+
+
+def with_another_token(sample):
+    first = sample.loss_mask.index(True)
+    ids = [*sample.token_ids[:first], (sample.token_ids[first] + 1) % 300, *sample.token_ids[first + 1 :]]
+    return dataclasses.replace(sample, token_ids=ids)
+
+
+def test_the_gap_between_trainer_and_engine_is_reported(run_file, tmp_path):
     run_and_watch(run_file(), tmp_path / "out", "rollout.num_rollout=2")
     lines = [json.loads(line) for line in (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()]
     gaps = [line["train/train_rollout_logprob_abs_diff"] for line in lines if "train/loss" in line]
@@ -85,4 +103,3 @@ def test_sampled_ids_are_trained_as_sampled(run_file, tmp_path):
     trained = {tuple(ids) for ids in seen.token_ids[0]}
     for record in records:
         assert tuple(token for node in record["nodes"] for token in node["token_ids"]) in trained
-        assert all(parent["parent"] is None or parent["parent"] >= 0 for parent, _ in pairwise(record["nodes"]))

@@ -53,6 +53,9 @@ def test_a_run_leaves_what_the_design_says(run_file, tmp_path):
     assert len(summary["eval"]["after"]["sets"]["held-out"]["fingerprint"]) == 64
     ledger = summary["ledger"]
     assert ledger.pop("dispatched") == sum(ledger.values()) == 16
+    assert ledger["in_flight"] == 0
+    assert (output / "eval" / "held-out" / "step_0" / "rollouts.jsonl").exists()
+    assert json.loads((output / "context.json").read_text())["seeds"] == {"run": 0, "data": 0, "rollout": 0}
     lines = done.stdout.splitlines()
     assert any(line.startswith("held-out: accuracy ") and "points" in line for line in lines)
     assert any(line.startswith("  parse rate ") for line in lines)

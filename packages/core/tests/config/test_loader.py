@@ -186,3 +186,54 @@ def test_line_of_finds_keys_in_tables_and_lists():
     assert line_of(text, "a.x") == 2
     assert line_of(text, "b.sets[1].name") == 6
     assert line_of(text, "c.y") is None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[trainer]\nlr = true",
+        '[trainer]\nlr = "1e-3"',
+        "[rollout]\nnum_rollout = 5.0",
+        '[rollout]\nn_samples_per_prompt = "8"',
+        '[output]\nexport_hf = "yes"',
+        "[trainer]\nlr = inf",
+        "[rollout]\nfailure_policy = nan",
+        "[rollout]\ntop_k = 0",
+        '[rollout]\nstop = [""]',
+        "[run]\nseed = -1",
+    ],
+)
+def test_values_are_not_converted_from_other_types(tmp_path, plugins, line):
+    section, key = line.split("]")[0][1:], line.split("\n")[1].split(" =")[0]
+    (problem,) = faults(tmp_path, plugins, GOOD + line + "\n")
+    assert problem.key.split("[")[0] == f"{section}.{key}"
+
+
+def test_a_fault_does_not_hide_others_of_its_section_or_of_another(tmp_path, plugins):
+    text = """[model]
+path = "builtin:tiny-math"
+[data]
+verifierz = 1
+task_set = "adition"
+verifiers = [{ name = "regex", pattern = "(x)" }]
+[trainer]
+lr = -1
+global_batch_size = 7
+"""
+    found = {problem.key for problem in faults(tmp_path, plugins, text)}
+    assert found == {"data.verifierz", "data.task_set", "trainer.lr", "trainer.global_batch_size"}
+
+
+def test_no_positive_weight_is_refused(tmp_path, plugins):
+    (problem,) = faults(tmp_path, plugins, GOOD + "verifier_weights = { regex = 0.0 }\n")
+    assert problem.key == "data.verifier_weights"
+
+
+def test_an_engine_that_is_too_small_for_the_lengths_is_refused(tmp_path, plugins):
+    text = GOOD + '[serving]\nengine = { name = "local", max_context_len = 20 }\n'
+    (problem,) = faults(tmp_path, plugins, text)
+    assert "raise it to 640" in problem.message
+
+
+def test_one_override_sets_one_key(tmp_path, plugins):
+    assert "not a TOML value" in "\n".join(map(str, faults(tmp_path, plugins, GOOD, 'run.name="a"\nfoo=1')))

@@ -84,3 +84,18 @@ def test_missing_names_say_what_to_install_or_correct():
     assert manager.missing("task_sets", "recheck").endswith("pip install reroll-replay-recheck")
     assert "did you mean 'fixed'" in manager.missing("verifiers", "fixt")
     assert "there are: fixed" in manager.missing("verifiers", "zzz")
+
+
+def test_a_plugin_that_exits_at_import_is_listed(tmp_path, monkeypatch, capsys):
+    (tmp_path / "exiting_plugin.py").write_text("print('hello'); raise SystemExit(3)\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (record,) = load_plugins([EntryPoint("exiting", "exiting_plugin", "reroll")]).ask_all()
+    assert "SystemExit: 3" in record.error
+    assert capsys.readouterr().out == "", "what a plugin prints must not mix with what programs read"
+
+
+def test_a_command_that_is_no_application_is_the_plugins_error():
+    manager = PluginManager()
+    record = manager.register(module(reroll_commands=lambda: [("hello", 42)]), "odd", "reroll-odd")
+    assert manager.names("commands") == []
+    assert "no Typer application" in record.error

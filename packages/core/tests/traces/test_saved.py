@@ -1,6 +1,7 @@
 """Saved rollouts and the samples cut from traces."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -109,3 +110,13 @@ def test_saved_text_is_json_with_every_character(tmp_path):
     assert "ü" in text
     assert len(text.splitlines()) == 1
     json.loads(text)
+
+
+def test_what_json_cannot_hold_is_saved_all_the_same(tmp_path):
+    group = group_of([1.0])
+    group.traces[0].info = {"nan": float("nan"), "when": Path("x")}
+    group.traces[0].nodes[1].message = {"role": "assistant", "content": "half a pair: \ud83d"}
+    save_groups(tmp_path, 0, [(group, Decision("passed"))])
+    (record,) = read_rollouts(step_directory(tmp_path, 0))
+    assert record["info"]["nan"] == "NaN"
+    assert record["nodes"][1]["message"]["content"] == "half a pair: \ud83d"

@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from reroll.api import WorkerDied, WorkerSpec
+from reroll.workers import process
 from reroll.workers.process import ProcessWorker
 
 HERE = {"PYTHONPATH": str(Path(__file__).parent)}
@@ -23,6 +24,13 @@ class Unreadable:
 
     def __reduce__(self):
         return (int, ("not a number",))
+
+
+class TwoArguments(Exception):
+    """Pickles, and then cannot be made again: its constructor wants what `args` no longer holds."""
+
+    def __init__(self, one, two):
+        super().__init__(f"{one} and {two}")
 
 
 class Echo:
@@ -49,6 +57,13 @@ class Echo:
 
     def unpicklable(self):
         return lambda: 1
+
+    def sleep(self, seconds):
+        time.sleep(seconds)
+        return "rested"
+
+    def fail_oddly(self):
+        raise TwoArguments("first", "second")
 
     def unreadable(self):
         return Unreadable()
@@ -191,3 +206,35 @@ def test_a_reply_that_cannot_be_read_is_a_death_not_a_hang():
             await asyncio.wait_for(worker.call("unreadable"), 20)
 
     with_worker(body)
+
+
+def test_a_stopped_worker_is_noticed(monkeypatch):
+    """One that neither answers nor dies."""
+    monkeypatch.setattr(process, "PING_SECONDS", 0.05)
+
+    async def body(worker):
+        await asyncio.sleep(0.5)
+        assert await worker.call("times", 1) == 1, "one that is alive is left alone"
+        os.kill(worker.process.pid, signal.SIGSTOP)
+        with pytest.raises(WorkerDied, match="had not answered"):
+            await asyncio.wait_for(worker.call("times", 1), 20)
+
+    with_worker(body)
+
+
+def test_a_busy_worker_is_left_alone(monkeypatch):
+    monkeypatch.setattr(process, "PING_SECONDS", 0.05)
+
+    async def body(worker):
+        return await worker.call("sleep", 1.5)
+
+    assert with_worker(body) == "rested"
+
+
+def test_an_error_that_cannot_be_made_again_arrives_as_text():
+    async def body(worker):
+        with pytest.raises(RuntimeError, match="TwoArguments: first and second"):
+            await worker.call("fail_oddly")
+        return await worker.call("times", 5)
+
+    assert with_worker(body) == 5

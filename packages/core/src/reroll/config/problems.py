@@ -14,13 +14,19 @@ SECRET_WORDS = ("token", "secret", "password", "api_key")
 
 
 def from_validation(error: ValidationError, prefix: str, model: type[BaseModel]) -> list[Problem]:
-    """One problem a fault, with the nearest key for a misspelt one."""
-    return [_problem(dict(item), prefix, model) for item in error.errors(include_url=False)]
+    """One problem a key, with the nearest one for a key that is misspelt."""
+    problems: dict[str, Problem] = {}
+    for item in error.errors(include_url=False):
+        problem = _problem(dict(item), prefix, model)
+        problems.setdefault(problem.key, problem)  # every member of a union has a complaint of its own
+    return list(problems.values())
 
 
 def _problem(item: dict[str, Any], prefix: str, model: type[BaseModel]) -> Problem:
     key = prefix
-    for part in item["loc"]:
+    for depth, part in enumerate(item["loc"]):
+        if isinstance(part, str) and depth and _model_at(model, item["loc"][:depth]) is None:
+            break  # not a key, but the name of a union's member
         key += f"[{part}]" if isinstance(part, int) else f".{part}"
     given = "" if isinstance(item["input"], dict) else f"{shown(key, item['input'])}: "
     if item["type"] == "extra_forbidden":
