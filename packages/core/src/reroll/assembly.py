@@ -67,7 +67,7 @@ async def open_session(
     Args:
         on_death: called for each worker that ends by itself, also while nothing waits for it.
     """
-    rollout, serving, data = run.get(RolloutSection), run.get(ServingSection), run.get(DataSection)
+    rollout, data = run.get(RolloutSection), run.get(DataSection)
     run_seed, data_seed, rollout_seed = seeds(run)
     files = resolve_model(run.get(ModelSection).path)
     renderer = Renderer(files, _chat_template(run))
@@ -110,15 +110,7 @@ async def open_session(
             rollout=rollout,
             evaluation=run.get(EvalSection),
             context=context,
-            cursor=Cursor(
-                run.make("task_sets", data.task_set),
-                renderer.render,
-                filters,
-                min(rollout.rollout_max_prompt_len, rollout.max_context - 1),
-                data_seed,
-                data.shuffle,
-                data.epochs,
-            ),
+            cursor=_cursor(run, renderer, filters, data_seed),
             producer=producer,
             events=events,
             group_filters=[run.make("group_filters", item) for item in rollout.group_filters],
@@ -129,21 +121,41 @@ async def open_session(
             ],
             trainer=trainer,
             engines=engines,
-            publisher=Publisher(
-                mode=run.make("publication_modes", serving.publication_mode),
-                transport=run.make("transports", serving.transport),
-                source=trainer,
-                engines=engines,
-                router=router,
-                admission=admission,
-                timeout=serving.publication_timeout,
-            ),
+            publisher=_publisher(run, trainer, engines, router, admission),
             trackers=trackers,
             display=display,
             summary=summary,
         )
     finally:
         await uninterrupted(parts.aclose())
+
+
+def _cursor(run: LoadedRunFile, renderer: Renderer, filters: Mapping[str, PromptFilter], seed: int) -> Cursor:
+    data, rollout = run.get(DataSection), run.get(RolloutSection)
+    return Cursor(
+        run.make("task_sets", data.task_set),
+        renderer.render,
+        filters,
+        max_prompt_len=min(rollout.rollout_max_prompt_len, rollout.max_context - 1),
+        seed=seed,
+        shuffle=data.shuffle,
+        epochs=data.epochs,
+    )
+
+
+def _publisher(
+    run: LoadedRunFile, trainer: Trainer, engines: list[Engine], router: LeastLoadedRouter, admission: GroupAdmission
+) -> Publisher:
+    serving = run.get(ServingSection)
+    return Publisher(
+        mode=run.make("publication_modes", serving.publication_mode),
+        transport=run.make("transports", serving.transport),
+        source=trainer,
+        engines=engines,
+        router=router,
+        admission=admission,
+        timeout=serving.publication_timeout,
+    )
 
 
 def _selected(run: LoadedRunFile, item: Selection) -> SelectedVerifier:

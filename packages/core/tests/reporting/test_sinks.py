@@ -100,8 +100,9 @@ def test_jsonl_adds_to_what_an_earlier_attempt_wrote(tmp_path):
     assert [json.loads(line)["step"] for line in lines] == [1, 2]
 
 
-def test_jsonl_that_was_never_opened_can_be_closed():
+def test_jsonl_that_was_never_opened_can_be_closed(tmp_path):
     JsonlTracker().close()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_folder_that_cannot_be_written_costs_the_metrics_and_nothing_else(tmp_path):
