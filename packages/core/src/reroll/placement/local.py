@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
+from typing import TYPE_CHECKING
 
 from reroll.api import Placement, Worker, WorkerDied, WorkerSpec
-from reroll.workers.process import ProcessWorker
+
+if TYPE_CHECKING:
+    from reroll.workers.process import ProcessWorker
 
 
 class LocalPlacement(Placement):
@@ -18,6 +20,9 @@ class LocalPlacement(Placement):
         self._workers: list[ProcessWorker] = []
 
     async def start(self, spec: WorkerSpec) -> Worker:
+        # Imported here: `plan` looks at this class, and must not wait for asyncio.
+        from reroll.workers.process import ProcessWorker
+
         worker = await ProcessWorker.start(spec)
         worker.on_death = self._died
         self._workers.append(worker)
@@ -28,5 +33,7 @@ class LocalPlacement(Placement):
             self.on_death(error)
 
     async def close(self) -> None:
+        from reroll.workers.together import together
+
         workers, self._workers = self._workers, []
-        await asyncio.gather(*(worker.close() for worker in workers))
+        await together(worker.close() for worker in workers)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
 
@@ -18,6 +17,10 @@ from reroll.api import (
     Worker,
     WorkerSpec,
 )
+
+if TYPE_CHECKING:
+    # `plan` asks this module for the configuration alone, and asyncio would be a tenth of its time.
+    import asyncio
 
 TARGET = "reroll.serving.local.worker:EngineWorker"
 
@@ -88,7 +91,9 @@ class LocalEngine(Engine):
         return [f"max_context_len = {limit} is too small: raise it to {context_len}, or lower the lengths"]
 
     async def generate(self, request: GenerationRequest) -> Completion:
-        loop = asyncio.get_running_loop()
+        from asyncio import get_running_loop
+
+        loop = get_running_loop()
         future: asyncio.Future[Completion] = loop.create_future()
         if not self._pending:
             loop.call_soon(self._flush)
@@ -114,8 +119,10 @@ class LocalEngine(Engine):
             self._task(self.worker.call("abort", request_id)).add_done_callback(_retrieve)
 
     def _task(self, call: Any) -> asyncio.Task[Any]:
+        from asyncio import get_running_loop
+
         # The loop itself keeps only weak references to tasks.
-        task: asyncio.Task[Any] = asyncio.get_running_loop().create_task(call)
+        task: asyncio.Task[Any] = get_running_loop().create_task(call)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
