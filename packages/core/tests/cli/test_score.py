@@ -106,11 +106,11 @@ def test_asynchronous_verifiers_are_asked_too(run, answers):
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ([], "pattern: Field required"),
+        ([], "pattern: is required"),
         (["pattern"], "KEY=VALUE"),
         (["pattern=["], "is not a TOML value"),
         (["pattern='('"], "is no regular expression"),
-        (["pattern='a'", "nope=1"], "nope: Extra inputs"),
+        (["pattern='a'", "nope=1"], "nope: is not a key"),
     ],
 )
 def test_options_are_checked(run, answers, options, says):

@@ -68,11 +68,12 @@ def _select(name: str, options: list[str]) -> SelectedVerifier:
     from pydantic import ValidationError
 
     from reroll.api import RerollError
-    from reroll.plugins.manager import load_plugins
+    from reroll.config.problems import from_validation
+    from reroll.plugins import installed_plugins
     from reroll.rollouts.scoring.scorer import SelectedVerifier
 
     try:
-        provided = load_plugins().get("verifiers", name)
+        provided = installed_plugins().get("verifiers", name)
     except RerollError as error:
         _stop(str(error), 2)
     values: dict[str, Any] = {}
@@ -88,9 +89,7 @@ def _select(name: str, options: list[str]) -> SelectedVerifier:
     try:
         return SelectedVerifier(provided.cls(provided.cls.Config.model_validate(values)), provided.distribution)
     except ValidationError as error:
-        faults = [f"{'.'.join(map(str, fault['loc']))}: {fault['msg']}" for fault in error.errors()]
-        known = ", ".join(sorted(provided.cls.Config.model_fields)) or "none"
-        _stop(f"options of the verifier {name!r}: {'; '.join(faults)}. Its options (--option KEY=VALUE): {known}", 2)
+        _stop("\n".join(str(problem) for problem in from_validation(error, name, provided.cls.Config)), 2)
 
 
 def _read(file: Path) -> list[Line]:
