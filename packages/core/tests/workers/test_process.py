@@ -210,10 +210,11 @@ def test_a_reply_that_cannot_be_read_is_a_death_not_a_hang():
 
 def test_a_stopped_worker_is_noticed(monkeypatch):
     """One that neither answers nor dies."""
-    monkeypatch.setattr(process, "PING_SECONDS", 0.05)
+    monkeypatch.setattr(process, "PING_SECONDS", 0.25)
+    monkeypatch.setattr(process, "STARTING_PINGS", 1000)
 
     async def body(worker):
-        await asyncio.sleep(0.5)
+        await asyncio.sleep(1.0)
         assert await worker.call("times", 1) == 1, "one that is alive is left alone"
         os.kill(worker.process.pid, signal.SIGSTOP)
         with pytest.raises(WorkerDied, match="had not answered"):
@@ -223,10 +224,11 @@ def test_a_stopped_worker_is_noticed(monkeypatch):
 
 
 def test_a_busy_worker_is_left_alone(monkeypatch):
-    monkeypatch.setattr(process, "PING_SECONDS", 0.05)
+    monkeypatch.setattr(process, "PING_SECONDS", 0.25)
+    monkeypatch.setattr(process, "STARTING_PINGS", 1000)
 
     async def body(worker):
-        return await worker.call("sleep", 1.5)
+        return await worker.call("sleep", 4)
 
     assert with_worker(body) == "rested"
 

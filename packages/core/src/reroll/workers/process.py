@@ -21,8 +21,10 @@ LAST_WORDS = 12
 """Lines of a dead worker's output that its error repeats."""
 PING_SECONDS = 5.0
 MISSED_PINGS = 4
+STARTING_PINGS = 24
 """A worker that answers no ping for so many intervals is given up. Intervals are counted instead of seconds, so that
-a machine which slept does not kill its workers when it wakes."""
+a machine which slept does not kill its workers when it wakes. Before its first answer, while the interpreter starts,
+it has `STARTING_PINGS` of them."""
 
 
 class ProcessWorker:
@@ -50,6 +52,7 @@ class ProcessWorker:
         self._outgoing: list[Call] = []
         self._died: WorkerDied | None = None
         self._closing = False
+        self._given_up = ""
         self.on_death: Callable[[WorkerDied], None] | None = None
         """Called once if the worker ends without having been asked to."""
         self._reading = asyncio.create_task(self._read(streams[0]), name=f"read {name}")
@@ -110,17 +113,19 @@ class ProcessWorker:
 
     async def _ping(self) -> None:
         """Notices a worker that neither lives nor dies: stopped, or stuck outside of Python."""
-        missed = 0
-        while missed < MISSED_PINGS:
+        missed, limit = 0, STARTING_PINGS
+        while missed < limit:
             await asyncio.sleep(PING_SECONDS)
             if self._died is not None:
                 return
             pong = self._send(PING, (), {})
             pong.add_done_callback(lambda done: done.cancelled() or done.exception())  # a death is told elsewhere
             await asyncio.wait([pong], timeout=PING_SECONDS)
-            missed = 0 if pong.done() else missed + 1
+            missed, limit = (0, MISSED_PINGS) if pong.done() else (missed + 1, limit)
+        # Noted before the kill: the connection closes with it, and whoever reads it may be the first to mourn.
+        self._given_up = f" after it had not answered for {2 * PING_SECONDS * limit:g} s"
         self.kill()
-        await self._mourn(f" after it had not answered for {2 * PING_SECONDS * MISSED_PINGS:g} s")
+        await self._mourn()
 
     def _resolve(self, reply: Reply) -> None:
         future = self._waiting.pop(reply.id, None)
@@ -138,7 +143,9 @@ class ProcessWorker:
         words = "" if self._closing else last_lines(self.log)
         if self._died is not None:
             return
-        self._died = WorkerDied(self.name, f"{how}{why}" + (f"; its last words:\n{words}" if words else ""))
+        self._died = WorkerDied(
+            self.name, f"{how}{self._given_up}{why}" + (f"; its last words:\n{words}" if words else "")
+        )
         for future in self._waiting.values():
             if not future.done():
                 future.set_exception(self._died)
