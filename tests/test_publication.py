@@ -10,11 +10,12 @@ from reroll.traces.saved import is_complete, read_rollouts, step_directory
 def test_ten_steps_end_with_equal_weights(run_file, tmp_path, transport):
     overrides = [
         "rollout.num_rollout=10",
+        "rollout.group_filters=[]",
         f'serving.transport={{name="{transport}", update_weight_buffer_size=100000}}',
     ]
     seen = run_and_watch(run_file(), tmp_path / "out", *overrides)
     steps = seen.summary.steps
-    assert steps >= 8, "most collections hold a group to train on"
+    assert steps == 10
     assert seen.engine_weights == seen.weights
     assert len(set(seen.weights)) == steps, "every step changes the weights"
     assert seen.versions == list(range(1, steps + 1))
@@ -27,8 +28,7 @@ def test_ten_steps_end_with_equal_weights(run_file, tmp_path, transport):
         (only,) = {record["info"]["reroll"]["policy_version"] for record in records}
         assert all(span[0] == only for r in records for node in r["nodes"] for span in node["weight_versions"])
         versions.append(only)
-    assert versions == sorted(versions)
-    assert (versions[0], versions[-1]) in {(0, 9), (0, 8), (0, 7)}
+    assert versions == list(range(10))
 
 
 def test_two_engines_share_the_groups_and_get_the_same_weights(run_file, tmp_path):
