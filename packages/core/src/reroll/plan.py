@@ -39,11 +39,6 @@ def size_problems(run: LoadedRunFile) -> Iterator[Problem]:
             f"{rollout.rollout_batch_size} x n_samples_per_prompt {rollout.n_samples_per_prompt})",
             f"a collection holds whole optimizer steps; near it would be {', '.join(map(str, close))}",
         )
-    for key, needed in longest_contexts(run):
-        engine = run.get(ServingSection).engine
-        cls: Any = run.component("engines", engine.name)
-        for reason in cls.problems(cls.Config(**engine.options), needed):
-            yield Problem("serving.engine", f"{reason} ({key} needs {needed} tokens of context)")
     longest = trainer.max_sequence_length
     if longest is not None and longest < rollout.max_context:
         yield Problem(
@@ -51,6 +46,11 @@ def size_problems(run: LoadedRunFile) -> Iterator[Problem]:
             f"{longest} is shorter than the {rollout.max_context} tokens that a rollout may have",
             f"set rollout.rollout_max_context_len to {longest}, or raise it to {rollout.max_context}",
         )
+    for key, needed in longest_contexts(run):
+        engine = run.get(ServingSection).engine
+        cls: Any = run.component("engines", engine.name)
+        for reason in cls.problems(cls.Config(**engine.options), needed):
+            yield Problem("serving.engine", f"{reason} ({key} needs {needed} tokens of context)")
 
 
 def longest_contexts(run: LoadedRunFile) -> Iterator[tuple[str, int]]:

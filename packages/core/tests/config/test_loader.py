@@ -224,6 +224,12 @@ global_batch_size = 7
     assert found == {"data.verifierz", "data.task_set", "trainer.lr", "trainer.global_batch_size"}
 
 
+def test_a_missing_component_hides_no_check_of_sizes(tmp_path, plugins):
+    text = GOOD + '[serving]\nengine = "locl"\n[trainer]\nglobal_batch_size = 7\nmax_sequence_length = 100\n'
+    found = {problem.key for problem in faults(tmp_path, plugins, text)}
+    assert found == {"serving.engine", "trainer.global_batch_size", "trainer.max_sequence_length"}
+
+
 def test_no_positive_weight_is_refused(tmp_path, plugins):
     (problem,) = faults(tmp_path, plugins, GOOD + "verifier_weights = { regex = 0.0 }\n")
     assert problem.key == "data.verifier_weights"

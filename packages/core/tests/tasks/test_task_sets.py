@@ -122,9 +122,11 @@ def test_any_text_is_tasks_or_a_task_error(tmp_path_factory, text):
     path = tmp_path_factory.mktemp("any") / "any.jsonl"
     path.write_text(text)
     try:
-        list(FileTaskSet(FileConfig(path=path)))
-    except TaskError:
-        pass
+        tasks = list(FileTaskSet(FileConfig(path=path)))
+    except TaskError as error:
+        assert "any.jsonl" in str(error)
+    else:
+        assert tasks and all(task.targets for task in tasks)
 
 
 def test_missing_and_empty_files(tmp_path):

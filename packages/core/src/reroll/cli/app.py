@@ -21,10 +21,11 @@ def build() -> typer.Typer:
         no_args_is_help=True,
         pretty_exceptions_enable=False,
         add_completion=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.command("plan")(plan.plan)
     app.command("validate")(validate.validate)
-    app.command("train", context_settings={"help_option_names": ["--help", "-h"]})(train.train)
+    app.command("train")(train.train)
     app.command("score")(score.score)
     app.command("plugins")(plugins.plugins)
     app.command("new-plugin")(new_plugin.new_plugin)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -126,12 +125,10 @@ def load_run_file(
     known = {problem.key for problem in problems}
     found = _check_components(run)
     if len(sections) == len(plugins.all("config_sections")):
-        # Checks across sections may meet a component that does not exist; that is told already.
-        with suppress(PluginError, ValidationError):
-            for section in sections.values():
-                found += _asked(section, run)
-            for check in checks:
-                found += check(run)
+        for section in sections.values():
+            found += _gathered(section.section, section.problems(run))
+        for check in checks:
+            found += _gathered("run file", check(run))
     # A key that fell back to its default for a fault of its own has no further ones.
     problems += [problem for problem in found if not any(_within(problem.key, key) for key in known)]
     if problems:
@@ -190,13 +187,17 @@ def _check_components(run: LoadedRunFile) -> list[Problem]:
     return problems
 
 
-def _asked(section: ConfigSection, run: LoadedRunFile) -> list[Problem]:
+def _gathered(owner: str, check: Iterator[Problem]) -> list[Problem]:
+    """What a check finds before it ends or fails."""
+    found: list[Problem] = []
     try:
-        return list(section.problems(run))
+        for problem in check:
+            found.append(problem)
     except (PluginError, ValidationError):
-        raise
+        pass  # it met a component that does not exist or has wrong options, which is told already
     except Exception as error:  # a section is anybody's code
-        return [Problem(section.section, f"its own check failed: {type(error).__name__}: {error}")]
+        found.append(Problem(owner, f"its own check failed: {type(error).__name__}: {error}"))
+    return found
 
 
 def _within(key: str, parent: str) -> bool:
