@@ -124,7 +124,7 @@ def test_publication_with_the_contracts_calls(engines, other_weights, lab, tmp_p
 
     async def use():
         old = await engine.weight_version()
-        running = asyncio.create_task(engine.generate(lab.request("a", lab.prompt(3), max_new_tokens=200)))
+        running = asyncio.create_task(engine.generate(lab.request("a", lab.prompt(3), max_new_tokens=250)))
         await generated(engine, 6)
         await engine.pause("retract")
         await engine.flush_cache()
@@ -132,14 +132,18 @@ def test_publication_with_the_contracts_calls(engines, other_weights, lab, tmp_p
             await engine.commit_weights(old + 1)
         assert await engine.weight_version() == old
         await engine.stage_weights([WeightBucket(str(path), tuple(state), path.stat().st_size)])
-        await engine.commit_weights(old + 1)
-        await engine.resume()
+        cost = await engine.commit_weights(old + 1)
+        assert cost.pause_seconds > 0 and cost.recompute_seconds == 0
         assert await engine.weight_version() == old + 1
         assert await engine.weights_digest() == state_digest(state.items())
         await engine.abort("unknown")
+        await engine.stage_weights([WeightBucket(str(path), tuple(state), path.stat().st_size)])
+        await engine.resume()
+        await generated(engine, 6)
+        assert (await engine.commit_weights(old + 2, recompute=True)).recompute_seconds > 0
         return [span.version - old for span in (await running).weight_versions]
 
-    assert run(use()) == [0, 1]
+    assert run(use()) == [0, 1, 2]
 
 
 def test_a_dead_worker_fails_who_waits(engines, lab):

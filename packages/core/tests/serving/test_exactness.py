@@ -1,5 +1,7 @@
 """The engine gives what a plain forward over the whole sequence gives."""
 
+import time
+
 import pytest
 import torch
 from torch import nn
@@ -38,6 +40,37 @@ def test_logprobs_equal_a_plain_forward_alone_and_batched(model, models, start, 
     (alone,) = lab.run(worker, [requests[7]])
     assert alone.output_ids == together[6].output_ids
     assert lab.worst(alone.logprobs, together[6].logprobs) < TOLERANCE
+
+
+@pytest.mark.parametrize("model", ["qwen3", "llama", "gpt_neox", "gemma"])
+def test_a_prompt_that_several_requests_join_with_is_computed_once_and_exactly(model, models, start, lab):
+    worker, plain = start(model, prefill_tokens=60), lab.plain_model(models[model])
+    # Three prompts of about one length, which make a rectangle with padding and several slots a row, and a longer one.
+    lengths = {"a": 9, "b": 9, "c": 11, "d": 20}
+    prompts = {name: lab.prompt(length, ord(name)) for name, length in lengths.items()}
+    requests = [
+        lab.request(f"{name}{n}", prompts[name], max_new_tokens=6 + 2 * n, seed=n)
+        for n, name in enumerate(["b", "a", "d", "c", "b", "a", "a", "d", "c", "b"])
+    ]
+    alone = lab.request("alone", lab.prompt(40, 9), max_new_tokens=60)
+    worker.submit([alone])
+    while worker.health()["generated_tokens"] < 3:
+        time.sleep(0.001)
+    together = lab.run(worker, requests)
+    assert worker.health()["prefill_tokens"] == 40 + sum(lengths.values())
+    for given, done in zip([*requests, alone], [*together, worker.result("alone").result(60)], strict=True):
+        assert len(done.output_ids) == given.sampling.max_new_tokens
+        assert lab.worst(done.logprobs, lab.plain_logprobs(plain, given.input_ids, done.output_ids, 1.0)) < TOLERANCE
+    assert len({tuple(done.output_ids[:6]) for done in together}) == len(together)
+    single = start(model)
+    assert [lab.run(single, [given])[0].output_ids for given in requests] == [done.output_ids for done in together]
+
+
+def test_shared_prompts_are_equal_to_the_bit_in_every_run(start, lab):
+    requests = [lab.request(f"{n:02}", lab.prompt(5 + n % 4, n % 4), max_new_tokens=20, seed=n) for n in range(32)]
+    first, second = lab.run(start(), requests), lab.run(start(), requests)
+    assert [(a.output_ids, a.logprobs) for a in first] == [(b.output_ids, b.logprobs) for b in second]
+    assert len({a.logprobs[0] for a in first}) > 4
 
 
 def test_perturbed_weights_show(models, start, lab):

@@ -4,7 +4,7 @@ import asyncio
 from collections import Counter
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reroll.api import Completion, Engine, EngineError, GenerationRequest, SamplingParams
@@ -60,6 +60,22 @@ class Fixture:
 
     def loads(self):
         return [self.router.in_flight(engine) for engine in self.engines]
+
+    async def drained(self):
+        """For each engine whether `drained` returns at once."""
+        tasks = [asyncio.create_task(self.router.drained(engine)) for engine in self.engines]
+        await settled()
+        found = [task.done() for task in tasks]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        return found
+
+
+async def settled():
+    """Lets everything happen that waits for nothing outside."""
+    for _ in range(5):
+        await asyncio.sleep(0)
 
 
 def run(number, scenario):
@@ -179,19 +195,141 @@ def test_a_pinned_group_goes_to_its_engine_whatever_the_load_and_may_be_moved():
     run(3, scenario)
 
 
-def test_with_every_engine_excluded_a_new_group_is_an_error_and_a_placed_one_goes_on():
+def test_with_every_engine_excluded_new_groups_wait_in_order_and_placed_ones_go_on():
     async def scenario(fixture, router):
+        first, second = fixture.engines
         await fixture.send("a")
-        for engine in fixture.engines:
-            router.exclude(engine)
-        with pytest.raises(EngineError, match="every engine is out of routing"):
-            await router.generate("b", GenerationRequest("b", [1], SamplingParams()))
-        assert fixture.loads() == [1, 0]
+        router.exclude(first)
+        router.exclude(second)
+        assert await fixture.send("b", 2) == [] == await fixture.send("c")
+        assert fixture.loads() == [1, 0], "what waits is on no engine"
         assert await fixture.send("a") == [0]
-        router.include(fixture.engines[1])
-        assert await fixture.send("b") == [1], "what could not be placed is not pinned"
+        router.include(second)
+        router.exclude(second)
+        await settled()
+        assert second.served == [], "excluded again before they went on"
+        assert await fixture.send("d") == []
+        router.include(second)
+        await settled()
+        assert [name.split(".")[0] for name in second.served] == ["b", "b", "c", "d"]
+        await fixture.finish("b")
+        assert await fixture.send("b") == [1]
 
     run(2, scenario)
+
+
+def test_waiting_groups_spread_over_the_engines_that_come_back_together():
+    async def scenario(fixture, router):
+        for engine in fixture.engines:
+            router.exclude(engine)
+        for number in range(6):
+            await fixture.send(str(number))
+        for engine in fixture.engines:
+            router.include(engine)
+        await settled()
+        assert fixture.loads() == [2, 2, 2]
+
+    run(3, scenario)
+
+
+def test_a_cancelled_wait_leaves_nothing_behind():
+    async def scenario(fixture, router):
+        (engine,) = fixture.engines
+        router.exclude(engine)
+        for group in "abc":
+            await fixture.send(group)
+        early, late, kept = fixture.sent.values()
+        early.cancel()
+        await settled()
+        router.include(engine)
+        late.cancel()  # woken already
+        await settled()
+        assert early.cancelled() and late.cancelled() and not kept.done()
+        assert fixture.loads() == [1] and not router._waiting
+        await fixture.finish("c")
+        router.release("c")
+        assert await fixture.drained() == [True]
+
+    run(1, scenario)
+
+
+def test_a_pin_lets_a_waiting_group_go_on():
+    async def scenario(fixture, router):
+        (engine,) = fixture.engines
+        router.exclude(engine)
+        await fixture.send("a")
+        await fixture.send("b")
+        router.pin("b", engine)
+        await settled()
+        assert [name.split(".")[0] for name in engine.served] == ["b"]
+
+    run(1, scenario)
+
+
+def test_evicted_groups_go_elsewhere_with_their_next_request():
+    async def scenario(fixture, router):
+        first, second = fixture.engines
+        await fixture.send("a")
+        router.exclude(second)
+        router.exclude(first, evict=True)
+        assert await fixture.send("a") == []
+        assert fixture.loads() == [1, 0], "what is in flight stays"
+        router.include(second)
+        await settled()
+        assert fixture.loads() == [1, 1]
+        router.include(first)
+        assert await fixture.send("a") == [1], "it is pinned anew"
+
+    run(2, scenario)
+
+
+def test_an_engine_is_drained_once_no_group_is_on_it():
+    async def scenario(fixture, router):
+        assert await fixture.drained() == [True, True]
+        await fixture.send("a")
+        waits = [asyncio.create_task(router.drained(fixture.engines[0])) for _ in range(2)]
+        await fixture.finish("a")
+        assert await fixture.drained() == [False, True], "a conversation between two requests"
+        router.exclude(fixture.engines[0])
+        assert await fixture.send("a") == [0]
+        await fixture.finish("a")
+        assert not any(wait.done() for wait in waits)
+        router.release("a")
+        router.pin("b", fixture.engines[0])
+        await settled()
+        assert not any(wait.done() for wait in waits), "the next came before they were told"
+        router.release("b")
+        await asyncio.gather(*waits)
+
+    run(2, scenario)
+
+
+def test_an_evicting_engine_is_drained_once_nothing_is_in_flight_there():
+    async def scenario(fixture, router):
+        await fixture.send("a")
+        await fixture.send("b")
+        await fixture.finish("b")
+        assert await fixture.drained() == [False, False]
+        for engine in fixture.engines:
+            router.exclude(engine, evict=True)
+        assert await fixture.drained() == [False, True]
+        await fixture.finish("a")
+        assert await fixture.drained() == [True, True]
+
+    run(2, scenario)
+
+
+def test_an_engine_of_another_router_is_named():
+    async def scenario(fixture, router):
+        other = Held("stranger")
+        for call in (router.exclude, router.include, router.in_flight, lambda engine: router.pin("a", engine)):
+            with pytest.raises(ValueError, match="engine stranger is not one of this router's, which are engine-0"):
+                call(other)
+        with pytest.raises(ValueError, match="stranger"):
+            await router.drained(other)
+        assert await fixture.send("a") == [0]
+
+    run(1, scenario)
 
 
 @given(st.integers(1, 4), st.integers(1, 12), st.integers(1, 3))
@@ -204,3 +342,102 @@ def test_equal_groups_are_spread_evenly(engines, groups, siblings):
         assert max(counts.values()) - min(counts[index] for index in range(engines)) <= 1
 
     run(engines, scenario)
+
+
+GROUPS, ENGINES = st.sampled_from("abcd"), st.integers(0, 2)
+STEPS = st.one_of(
+    st.tuples(st.sampled_from(["send", "send", "finish", "release", "cancel"]), GROUPS),
+    st.tuples(st.sampled_from(["exclude", "evict", "include"]), ENGINES),
+)
+
+
+class Expected:
+    """What the router is to do, said without futures: where each group is, what waits, what each engine got."""
+
+    def __init__(self, number):
+        self.usable = set(range(number))
+        self.home = {}
+        self.waiting = []
+        self.served = [[] for _ in range(number)]
+        self.running = {}
+
+    def loads(self):
+        return [list(self.running.values()).count(index) for index in range(len(self.served))]
+
+    def arrive(self, name):
+        self.waiting.append(name)
+        self.place()
+
+    def place(self):
+        for name in list(self.waiting):
+            loads = self.loads()
+            if name[0] not in self.home and self.usable:
+                self.home[name[0]] = min(self.usable, key=lambda index: (loads[index], index))
+            if name[0] in self.home:
+                self.waiting.remove(name)
+                self.running[name] = self.home[name[0]]
+                self.served[self.home[name[0]]].append(name)
+
+    def end(self, group, waiting):
+        self.running = {name: index for name, index in self.running.items() if name[0] != group}
+        if waiting:
+            self.waiting = [name for name in self.waiting if name[0] != group]
+
+    def leave(self, index):
+        self.home = {group: at for group, at in self.home.items() if at != index}
+
+    def drained(self):
+        return [index not in self.home.values() and not load for index, load in enumerate(self.loads())]
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(STEPS, max_size=40))
+def test_groups_stay_unless_evicted_and_nothing_is_lost(steps):
+    async def scenario(fixture, router):
+        expected = Expected(3)
+
+        def finish(group):
+            for engine in fixture.engines:
+                for name, future in engine.waiting.items():
+                    if name[0] == group and not future.done():
+                        engine.finish(name)
+
+        async def take(step, of):
+            if step == "send":
+                expected.arrive(f"{of}.{len(fixture.sent)}")
+                await fixture.send(of)
+            elif step == "finish":
+                finish(of)
+                expected.end(of, waiting=False)
+            elif step == "cancel":
+                for name, task in fixture.sent.items():
+                    if name[0] == of:
+                        task.cancel()
+                expected.end(of, waiting=True)
+            elif step == "release" and of not in {name[0] for name in [*expected.running, *expected.waiting]}:
+                router.release(of)
+                expected.home.pop(of, None)
+            elif step == "include":
+                router.include(fixture.engines[of])
+                expected.usable.add(of)
+                expected.place()
+            elif step in ("exclude", "evict"):
+                router.exclude(fixture.engines[of], evict=step == "evict")
+                expected.usable.discard(of)
+                if step == "evict":
+                    expected.leave(of)
+            await settled()
+            assert [engine.served for engine in fixture.engines] == expected.served
+            assert fixture.loads() == expected.loads()
+            assert await fixture.drained() == expected.drained()
+
+        for step, of in steps:
+            await take(step, of)
+        await take("include", 0)
+        for group in "abcd":
+            await take("finish", group)
+            await take("release", group)
+        assert all(task.done() for task in fixture.sent.values())
+        assert await fixture.drained() == [True] * 3
+
+    run(3, scenario)

@@ -4,6 +4,7 @@ from reroll.api.component import API_VERSION, Component, Config, NoConfig
 from reroll.api.context import Protocol, RunContext, Seeds
 from reroll.api.derivations import Anchor, Derivation
 from reroll.api.engines import (
+    CommitCost,
     Completion,
     Engine,
     EngineContext,
@@ -51,6 +52,7 @@ __all__ = [
     "Admission",
     "Advantage",
     "Anchor",
+    "CommitCost",
     "Completion",
     "Component",
     "Config",

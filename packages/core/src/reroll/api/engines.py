@@ -78,6 +78,19 @@ class WeightBucket:
 
 
 @dataclass(frozen=True)
+class CommitCost:
+    """What new weights cost the requests in flight.
+
+    Attributes:
+        pause_seconds: the engine stood still, recomputation apart.
+        recompute_seconds: it computed the caches of running requests again.
+    """
+
+    pause_seconds: float = 0.0
+    recompute_seconds: float = 0.0
+
+
+@dataclass(frozen=True)
 class EngineContext:
     """What an engine is started with.
 
@@ -135,8 +148,13 @@ class Engine(Component):
         """Reads tensors beside the served ones; may be called once a bucket or once for all."""
 
     @abstractmethod
-    async def commit_weights(self, version: int) -> None:
-        """Makes the staged tensors the served ones; they must be all of the model's."""
+    async def commit_weights(self, version: int, recompute: bool = False) -> CommitCost:
+        """Makes the staged tensors the served ones; they must be all of the model's.
+
+        Requests in flight keep their text and go on under the new weights. With `recompute` their caches, shared
+        prefixes included, are computed again first; without, nothing should be in flight. After a failure the old
+        tensors are served.
+        """
 
     @abstractmethod
     async def weight_version(self) -> int: ...

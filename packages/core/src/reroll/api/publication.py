@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import ClassVar, Protocol
 
 from reroll.api.component import Component
-from reroll.api.engines import Engine, WeightBucket
+from reroll.api.engines import CommitCost, Engine, WeightBucket
 
 
 class WeightSource(Protocol):
@@ -33,15 +33,20 @@ class Admission(Protocol):
 class Router(Protocol):
     """Decides which engine serves a group."""
 
-    def exclude(self, engine: Engine) -> None:
-        """No new group goes to `engine`."""
+    def exclude(self, engine: Engine, evict: bool = False) -> None:
+        """No new group goes to `engine`; with every engine excluded, new groups wait. Groups that it serves stay,
+        unless `evict` sends their next requests elsewhere."""
 
     def include(self, engine: Engine) -> None: ...
+
+    async def drained(self, engine: Engine) -> None:
+        """Waits until no group is on `engine`."""
 
     def pin(self, group: str, engine: Engine) -> None:
         """All further requests of the group, named by its observation id, go to `engine`."""
 
-    def in_flight(self, engine: Engine) -> int: ...
+    def in_flight(self, engine: Engine) -> int:
+        """Requests that the engine has now."""
 
 
 class Transport(Component):
@@ -56,9 +61,9 @@ class Transport(Component):
     async def stage(self, engine: Engine) -> None:
         """Brings all tensors to the engine without serving them."""
 
-    async def commit(self, engine: Engine, version: int) -> None:
-        """Lets the engine serve what was staged."""
-        await engine.commit_weights(version)
+    async def commit(self, engine: Engine, version: int, recompute: bool = False) -> CommitCost:
+        """Lets the engine serve what was staged; `recompute` as for `Engine.commit_weights`."""
+        return await engine.commit_weights(version, recompute)
 
     @abstractmethod
     async def finish(self) -> None:
@@ -83,9 +88,14 @@ class PublicationReport:
     """What one publication cost, in seconds and bytes.
 
     Attributes:
-        pause_seconds: time that engines stood still, summed over engines.
-        recompute_seconds: time spent computing caches again.
+        seconds: of the whole publication.
+        pause_seconds: time that engines stood still, summed over engines; recomputation apart.
+        recompute_seconds: time spent computing caches again, summed over engines.
         in_flight: requests that were running when the publication began.
+        num_bytes: of the tensors, once.
+        attempts: 2 if the first one failed; the other costs but `seconds` are the last one's.
+
+    A mode gives `num_bytes` and what it made engines wait; the publisher fills in the rest.
     """
 
     version: int
@@ -96,13 +106,15 @@ class PublicationReport:
     in_flight: int = 0
     num_bytes: int = 0
     engines: list[str] = field(default_factory=list)
+    attempts: int = 1
 
 
 class PublicationMode(Component):
     """Decides when each engine stops, loads and goes on."""
 
     homogeneous_groups: ClassVar[bool] = True
-    """Whether every group's tokens come from one weight version."""
+    """Whether every group's tokens come from one weight version. Where one does not all the same, it is generated
+    again."""
 
     @abstractmethod
     async def publish(self, context: PublicationContext) -> PublicationReport:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from reroll.serving.local.requests import Active
-from reroll.serving.local.sampling import Drawn, Settings, seed_key, uniforms
+from reroll.serving.local.sampling import Drawn, Settings, seed_keys, uniforms
 
 NO_TOKEN = -1
 
@@ -57,32 +57,37 @@ class Batch:
         """Tokens that the cache holds for each row: all but the newest."""
         return self.column("prefix") + self.column("count") - 1
 
-    def add(self, active: Active) -> None:
-        """A request with its output so far takes the next row."""
-        sampling, row = active.request.sampling, self.size
-        self._grow("stops", row + 1, len(sampling.stop_token_ids), NO_TOKEN)
-        for name in ("ids", "logprobs"):
-            self._grow(name, row + 1, len(active.output_ids) + 1, 0)
-        self.requests.append(active)
+    def add(self, actives: list[Active]) -> None:
+        """Requests with their output so far take the next rows."""
+        if not actives:
+            return
+        first, end = self.size, self.size + len(actives)
+        samplings = [active.request.sampling for active in actives]
+        counts = [len(active.output_ids) for active in actives]
         values = {
-            "prefix": len(active.request.input_ids),
-            "count": len(active.output_ids),
-            "limit": sampling.max_new_tokens,
-            "reserved": active.reserved,
-            "temperature": sampling.temperature,
-            "top_p": sampling.top_p,
-            "top_k": sampling.top_k,
-            "min_p": sampling.min_p,
-            "key": seed_key(sampling.seed),
+            "prefix": [len(active.request.input_ids) for active in actives],
+            "count": counts,
+            "last": 0,  # `append` sets it
+            "limit": [sampling.max_new_tokens for sampling in samplings],
+            "reserved": [active.reserved for active in actives],
+            "temperature": [sampling.temperature for sampling in samplings],
+            "top_p": [sampling.top_p for sampling in samplings],
+            "top_k": [sampling.top_k for sampling in samplings],
+            "min_p": [sampling.min_p for sampling in samplings],
+            "key": seed_keys([sampling.seed for sampling in samplings]),
         }
         for name, value in values.items():
-            self._grow(name, row + 1)
-            self.columns[name][row] = value
-        self._grow("last", row + 1)
-        self.columns["stops"][row] = NO_TOKEN
-        self.columns["stops"][row, : len(sampling.stop_token_ids)] = sampling.stop_token_ids
-        self.columns["ids"][row, : len(active.output_ids)] = active.output_ids
-        self.columns["logprobs"][row, : len(active.logprobs)] = active.logprobs
+            self._grow(name, end)
+            self.columns[name][first:end] = value
+        self._grow("stops", end, max(len(sampling.stop_token_ids) for sampling in samplings), NO_TOKEN)
+        for name in ("ids", "logprobs"):
+            self._grow(name, end, max(counts) + 1)
+        self.columns["stops"][first:end] = NO_TOKEN
+        for row, (active, sampling, count) in enumerate(zip(actives, samplings, counts, strict=True), first):
+            self.columns["stops"][row, : len(sampling.stop_token_ids)] = sampling.stop_token_ids
+            self.columns["ids"][row, :count] = active.output_ids
+            self.columns["logprobs"][row, :count] = active.logprobs
+        self.requests.extend(actives)
 
     def _grow(self, name: str, rows: int, width: int = 0, fill: int = 0) -> None:
         old = self.columns[name]
@@ -124,9 +129,9 @@ class Batch:
 
     def store(self, row: int) -> Active:
         """Writes the row's output back to its request."""
-        active = self.requests[row]
-        active.output_ids = self.output(row)
-        active.logprobs = self.columns["logprobs"][row, : len(active.output_ids)].tolist()
+        active, count = self.requests[row], self.columns["count"][row]
+        active.output_ids = self.columns["ids"][row, :count].copy()
+        active.logprobs = self.columns["logprobs"][row, :count].copy()
         return active
 
     def remove(self, rows: list[int]) -> tuple[list[int], list[int]]:

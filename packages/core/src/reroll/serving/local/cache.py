@@ -28,19 +28,22 @@ KEEP_TOKENS = 16384
 
 
 class Prompts(NamedTuple):
-    """Prompts of similar length that join in one step.
+    """Distinct prompts of similar length that join in one step.
 
     Attributes:
         slot: of the first; the others follow.
         rows, width: the rectangle of tokens; shorter prompts are padded on the right, where causal
             attention lets no real token see the padding.
         start: index of the rectangle's first token among the step's N.
+        shared: where requests have a prompt in common, the rectangle's row for each of their slots, int64; None
+            where every row has one slot.
     """
 
     slot: int
     rows: int
     width: int
     start: int
+    shared: Any
 
 
 class Layout(NamedTuple):
@@ -107,7 +110,9 @@ class SlotCache(FlatCache):
         """Gives the memory back; nothing may be running."""
         self._allocate(0, 0, 0, 0)
 
-    def fit(self, slots: int, length: int, used_slots: int, used_length: int, most_length: int) -> None:
+    def fit(
+        self, slots: int, length: int, used_slots: int, used_length: int, most_length: int, shrink: bool = True
+    ) -> None:
         """Makes room for `slots` requests of `length` tokens.
 
         Sizes double, so that copying costs less than a token's own work; where the doubled rectangle
@@ -116,11 +121,12 @@ class SlotCache(FlatCache):
         Args:
             used_slots, used_length: the part whose content is kept.
             most_length: what the longest request may come to; growing beyond it would be waste.
+            shrink: whether a rectangle that is large enough may be made smaller.
         """
         length = min(_blocks(length), max(most_length, length))
         enough = slots <= self.slots and length <= self.length
         large = self.slots * self.length
-        if enough and (large <= KEEP_TOKENS or large <= 4 * slots * length):
+        if enough and (not shrink or large <= KEEP_TOKENS or large <= 4 * slots * length):
             return
         new_slots, new_length = slots, length
         if not enough:
@@ -173,8 +179,10 @@ class SlotCache(FlatCache):
             if layout.rows:
                 store_rows(store_SKTD, new_1KND[:, :, : layout.rows], self.write_index(store_SKTD.shape[1]))
             for prompts in layout.prompts:
-                slots = slice(prompts.slot, prompts.slot + prompts.rows)
-                store_SKTD[slots, :, : prompts.width] = _rectangle(new_1KND, prompts)
+                part = _rectangle(new_1KND, prompts)
+                if prompts.shared is not None:
+                    part = part[prompts.shared]
+                store_SKTD[prompts.slot : prompts.slot + len(part), :, : prompts.width] = part
         return key_states, value_states
 
     def attend(self, query: Any, key: Any, value: Any, scaling: float | None, options: dict[str, Any]) -> Any:

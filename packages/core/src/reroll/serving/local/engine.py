@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from pydantic import Field
 
 from reroll.api import (
+    CommitCost,
     Completion,
     Config,
     Engine,
@@ -139,8 +140,9 @@ class LocalEngine(Engine):
     async def stage_weights(self, buckets: list[WeightBucket]) -> None:
         await self.worker.call("stage_weights", buckets)
 
-    async def commit_weights(self, version: int) -> None:
-        await self.worker.call("commit_weights", version)
+    async def commit_weights(self, version: int, recompute: bool = False) -> CommitCost:
+        cost: CommitCost = await self.worker.call("commit_weights", version, recompute)
+        return cost
 
     async def weight_version(self) -> int:
         version: int = await self.worker.call("weight_version")

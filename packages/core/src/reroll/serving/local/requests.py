@@ -7,6 +7,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from reroll.api import Completion, FinishReason, GenerationRequest, RequestRefused, VersionSpan
 
 LEAST_TEMPERATURE = 1e-4
@@ -35,8 +37,8 @@ class Active:
 
     Attributes:
         order: number of the submission; admission follows it.
-        output_ids, logprobs: what was generated before the request last left the batch; while it is in
-            the batch the current ones are in the batch's arrays.
+        output_ids, logprobs: what was generated before the request last left the batch, int64 and float32;
+            while it is in the batch the current ones are in the batch's arrays.
         starts: (version, first output index) for each version that it met.
         retracted: whether its cache has to be computed again.
     """
@@ -47,15 +49,15 @@ class Active:
     queued: float
     start: float | None = None
     first_token: float | None = None
-    output_ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
+    output_ids: Any = field(default_factory=lambda: np.zeros(0, np.int64))
+    logprobs: Any = field(default_factory=lambda: np.zeros(0, np.float32))
     starts: list[tuple[int, int]] = field(default_factory=list)
     retracted: bool = False
 
     @property
-    def tokens(self) -> list[int]:
-        """Prompt and what was generated: what the cache is computed from."""
-        return self.request.input_ids + self.output_ids
+    def tokens(self) -> Any:
+        """Prompt and what was generated: what the cache is computed from, int64."""
+        return np.concatenate((np.array(self.request.input_ids, np.int64), self.output_ids))
 
     @property
     def reserved(self) -> int:
@@ -66,8 +68,8 @@ class Active:
         timing = {"queued": self.queued, "start": self.start, "first_token": self.first_token, "end": end}
         return Completion(
             request_id=self.request.request_id,
-            output_ids=self.output_ids,
-            logprobs=self.logprobs,
+            output_ids=self.output_ids.tolist(),
+            logprobs=self.logprobs.tolist(),
             weight_versions=spans(self.starts, len(self.output_ids)),
             finish_reason=reason,
             seed=self.request.sampling.seed,

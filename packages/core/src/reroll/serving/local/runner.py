@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -21,12 +21,23 @@ CHECK_SEED, CHECK_LENGTHS, CHECK_STEPS, HEAD_START = 20, (11, 2, 7), 5, 2
 before the others, and is alone in the second of them."""
 
 
-def rectangles(lengths: list[int], slot: int, start: int) -> list[Prompts]:
+class Joining(NamedTuple):
+    """A prompt and how many requests join with it: it is computed once, and the keys and values go to all of them.
+
+    Nothing of it outlives the step, so that no request can get what other weights have computed.
+    """
+
+    ids: Any
+    requests: int
+
+
+def rectangles(joining: list[Joining], slot: int, start: int) -> list[Prompts]:
     """Cuts prompts, given by ascending length, into rectangles without much padding.
 
     Args:
         slot, start: slot and step index of the first prompt's first token.
     """
+    lengths = [len(ids) for ids, _ in joining]
     found: list[Prompts] = []
     first = 0
     while first < len(lengths):
@@ -35,8 +46,13 @@ def rectangles(lengths: list[int], slot: int, start: int) -> list[Prompts]:
             real += lengths[after]
             after += 1
         width = lengths[after - 1]
-        found.append(Prompts(slot + first, after - first, width, start))
-        start += (after - first) * width
+        rows, requests = after - first, [prompt.requests for prompt in joining[first:after]]
+        shared = None
+        if sum(requests) > rows:
+            shared = torch.repeat_interleave(torch.tensor(requests))
+        found.append(Prompts(slot, rows, width, start, shared))
+        slot += sum(requests)
+        start += rows * width
         first = after
     return found
 
@@ -120,29 +136,31 @@ class ModelRunner:
         for joining in (order[:1], [], order[1:], *[[]] * CHECK_STEPS):
             held = np.array([len(prompts[row]) + len(given) - 1 for row, given in found.items()], np.int64)
             last = np.array([ids[row][at] for row, at in zip(found, held, strict=True)], np.int64)
-            logits_RV = self.step(last, held, [prompts[row] for row in joining], self.context_len)
+            logits_RV = self.step(last, held, [Joining(prompts[row], 1) for row in joining], self.context_len)
             found.update({row: [] for row in joining})
             for given, logits_V in zip(found.values(), logits_RV, strict=True):
                 given.append(logits_V)
         return [torch.stack(found[row]) for row in range(len(ids))]
 
-    def step(self, last_R: Any, lengths_R: Any, joining: list[Any], most_length: int) -> Any:
+    def step(self, last_R: Any, lengths_R: Any, joining: list[Joining], most_length: int) -> Any:
         """One token further for the running requests, and the prompts of those that join.
 
         Args:
             last_R: the token of each running request that is not in the cache yet, int64.
             lengths_R: tokens that each has in the cache, int64; both are in slot order.
-            joining: token ids of each joining request, by ascending length; they take the next slots.
+            joining: distinct prompts by ascending length; their requests take the next slots.
             most_length: what the longest of all requests may come to.
 
         Returns:
             Logits [R, V] of the running and then of the joining requests' next tokens.
         """
-        rows = len(last_R)
-        groups = rectangles([len(ids) for ids in joining], rows, rows)
+        rows, requests = len(last_R), [prompt.requests for prompt in joining]
+        groups = rectangles(joining, rows, rows)
         length = int(lengths_R.max()) + 1 if rows else 0
         widest = groups[-1].width if groups else 0
-        self.cache.fit(rows + len(joining), max(length, widest), rows, max(length - 1, 0), most_length)
+        # Requests that come back over several steps need the slots which the first of these steps leaves unused.
+        shrink = not groups
+        self.cache.fit(rows + sum(requests), max(length, widest), rows, max(length - 1, 0), most_length, shrink)
         tokens_N, positions_N, picked = _flatten(last_R, lengths_R, joining, groups)
         positions = torch.from_numpy(positions_N)
         mask = None
@@ -153,7 +171,10 @@ class ModelRunner:
         serve_with(self.cache)
         ids = torch.from_numpy(tokens_N)[None]
         if groups:
-            return self._call(ids, positions[None], self.cache, torch.from_numpy(picked))
+            logits_RV = self._call(ids, positions[None], self.cache, torch.from_numpy(picked))
+            if sum(requests) > len(requests):
+                logits_RV = logits_RV.repeat_interleave(torch.tensor([1] * rows + requests), dim=0)
+            return logits_RV
         if self.graph is None:
             return self._call(ids, positions[None], self.cache, 0)
         return replay(self.graph, self._graph_inputs(ids, positions[None], mask))[0]
@@ -176,8 +197,8 @@ def _checked_steps(row: int) -> int:
     return CHECK_STEPS + (HEAD_START if row == 0 else 0)
 
 
-def _flatten(last_R: Any, lengths_R: Any, joining: list[Any], groups: list[Prompts]) -> tuple[Any, Any, Any]:
-    """Token ids and positions [N] of a step, and the index of each request's last token [R]."""
+def _flatten(last_R: Any, lengths_R: Any, joining: list[Joining], groups: list[Prompts]) -> tuple[Any, Any, Any]:
+    """Token ids and positions [N] of a step, and the index of each row's and each prompt's last token."""
     rows = len(last_R)
     if not groups:
         return last_R, lengths_R, None
@@ -185,11 +206,10 @@ def _flatten(last_R: Any, lengths_R: Any, joining: list[Any], groups: list[Promp
     # Padding repeats token 0: whatever it gives is never attended to.
     tokens_N, positions_N = np.zeros(size, np.int64), np.empty(size, np.int64)
     tokens_N[:rows], positions_N[:rows] = last_R, lengths_R
-    picked = [*range(rows)]
+    picked, prompts = [*range(rows)], iter(joining)
     for group in groups:
         for index in range(group.rows):
-            ids = joining[group.slot - rows + index]
-            start = group.start + index * group.width
+            ids, start = next(prompts).ids, group.start + index * group.width
             tokens_N[start : start + len(ids)] = ids
             positions_N[start : start + group.width] = np.arange(group.width)
             picked.append(start + len(ids) - 1)

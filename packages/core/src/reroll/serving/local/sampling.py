@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -37,10 +38,15 @@ def mix(words: Any) -> Any:
     return words ^ (words >> np.uint64(31))
 
 
+def seed_keys(seeds: Sequence[int]) -> Any:
+    """The streams, uint64 [R], that the seeds' low 64 bits select. Mixed, since streams of raw seeds a multiple of the
+    increment apart would be each other's shifted copies."""
+    return mix(np.array([seed & _WORD for seed in seeds], dtype=np.uint64) ^ _GAMMA)
+
+
 def seed_key(seed: int) -> int:
-    """The stream that the seed's low 64 bits select. Mixed, since streams of raw seeds a multiple of the increment
-    apart would be each other's shifted copies."""
-    return int(mix(np.array([seed & _WORD], dtype=np.uint64) ^ _GAMMA)[0])
+    """The stream of one seed."""
+    return int(seed_keys([seed])[0])
 
 
 def uniforms(keys_R: Any, positions_R: Any) -> Any:
@@ -50,7 +56,7 @@ def uniforms(keys_R: Any, positions_R: Any) -> Any:
     rows, and is drawn from in a Python loop; a counter has no state and serves all rows at once.
 
     Args:
-        keys_R: uint64, from `seed_key`.
+        keys_R: uint64, from `seed_keys`.
         positions_R: index of the token within its response.
     """
     words = mix(keys_R + (positions_R.astype(np.uint64) + np.uint64(1)) * _GAMMA)

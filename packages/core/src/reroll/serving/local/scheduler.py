@@ -18,10 +18,10 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from reroll.api import EngineError, FinishReason
+from reroll.api import CommitCost, EngineError, FinishReason
 from reroll.serving.local.batch import Batch
 from reroll.serving.local.requests import Active
-from reroll.serving.local.runner import ModelRunner
+from reroll.serving.local.runner import Joining, ModelRunner
 from reroll.serving.local.sampling import sample
 from reroll.serving.local.stops import StopStrings
 
@@ -36,7 +36,8 @@ class Counters:
 
     Attributes:
         batch_total: running requests summed over steps.
-        prefill_tokens: prompt tokens computed, those of retracted requests included.
+        prefill_tokens: prompt tokens computed, those of retracted requests included; a prompt that several requests
+            join with counts once.
         recompute_seconds: time of steps in which retracted requests joined again.
     """
 
@@ -144,18 +145,33 @@ class Scheduler:
             self._complete(active, "abort", time.time())
 
     def flush_cache(self) -> None:
-        """Gives unused memory back. Prompts share nothing, so that there are no prefixes to drop."""
+        """Gives unused memory back. A prompt is shared within one step alone, so that there are no prefixes to drop."""
         if self.batch.size == 0:
             self.runner.cache.clear()
 
-    def use_version(self, version: int, swap: Callable[[], None]) -> None:
-        """Runs `swap`, which changes the weights or raises, and counts further tokens as `version`'s."""
+    def use_version(self, version: int, swap: Callable[[], None], recompute: bool) -> CommitCost:
+        """Runs `swap`, which changes the weights or raises, and counts further tokens as `version`'s.
+
+        With `recompute`, requests that were running are again when this returns, with caches of the new weights; while
+        paused, they wait to be computed on resume.
+        """
+        began = time.perf_counter()
         swap()
         self.version = version
-        for row, active in enumerate(self.batch.requests):
-            active.starts.append((version, int(self.batch.column("count")[row])))
+        if recompute:
+            self._retract()
+        else:
+            for active, count in zip(self.batch.requests, self.batch.column("count").tolist(), strict=True):
+                active.starts.append((version, count))
+        swapped = time.perf_counter()
+        if not recompute or self.paused:
+            return CommitCost(swapped - began)
+        while self.waiting and self.waiting[0].retracted:
+            self._step()
+        return CommitCost(swapped - began, time.perf_counter() - swapped)
 
     def _retract(self) -> None:
+        """Running requests go back to the head of the queue; their caches are computed again as they join."""
         rows = range(self.batch.size)
         actives = sorted((self.batch.store(row) for row in rows), key=lambda active: active.order)
         for active in actives:
@@ -173,9 +189,7 @@ class Scheduler:
                     if not self.paused and (self.batch.size or self.waiting):
                         self._step()
         except BaseException as error:
-            failure = EngineError(f"the engine stopped: {type(error).__name__}: {error}")
-            failure.__cause__ = error
-            self._fail(failure)
+            self._fail(_stopped(error))
         else:
             self._fail(EngineError("the engine was closed"))
 
@@ -192,51 +206,61 @@ class Scheduler:
                 future.set_exception(error)
             except BaseException as error:
                 # Not a refusal: the state may be half changed.
-                future.set_exception(error)
+                future.set_exception(_stopped(error))
                 raise
             else:
                 future.set_result(value)
 
     def _step(self) -> None:
         began = time.perf_counter()
-        joining = self._admit()
-        batch, rows = self.batch, self.batch.size
+        prompts = self._admit()
+        joining = [active for _, actives in prompts for active in actives]
+        batch = self.batch
         last, lengths = batch.column("last"), batch.lengths
-        for active in joining:
-            batch.add(active)
-        prompts = [np.array(active.tokens, np.int64) for active in joining]
-        logits_RV = self.runner.step(last, lengths, prompts, int(batch.column("reserved").max()))
+        batch.add(joining)
+        given = [Joining(ids, len(actives)) for ids, actives in prompts]
+        logits_RV = self.runner.step(last, lengths, given, int(batch.column("reserved").max()))
         drawn = sample(logits_RV, batch.settings(), batch.uniforms())
         stopped_R, full_R = batch.append(drawn)
-        self._count(joining, rows, began)
+        self._count(joining, sum(len(ids) for ids, _ in prompts), began)
         self._finish(self._ended(stopped_R, full_R))
 
-    def _admit(self) -> list[Active]:
-        """Takes requests from the head of the queue as long as rows, cache and the step's prompt tokens
-        suffice; the shortest first in the result."""
-        joining: list[Active] = []
-        free = self.max_running - self.batch.size
-        if self.batch.size and free < min(len(self.waiting), self.max_running // JOIN_SHARE):
-            return joining
-        longest = int(self.batch.column("reserved").max()) if self.batch.size else 0
-        tokens = 0
-        while self.waiting and self.batch.size + len(joining) < self.max_running:
+    def _admit(self) -> list[tuple[Any, list[Active]]]:
+        """Takes requests from the head of the queue as long as rows, cache and the step's prompt tokens suffice:
+        distinct token ids, int64, and the requests that join with them, the shortest first.
+
+        Retracted requests come before all others, and in steps of their own.
+        """
+        if not self.waiting:
+            return []
+        head, rows = self.waiting[0], self.batch.size
+        few = self.max_running - rows < min(len(self.waiting), self.max_running // JOIN_SHARE)
+        if rows and few and not head.retracted:
+            return []
+        longest = int(self.batch.column("reserved").max()) if rows else 0
+        tokens, now = 0, time.time()
+        found: dict[bytes, tuple[Any, list[Active]]] = {}
+        while self.waiting and rows < self.max_running:
             active = self.waiting[0]
             longest = max(longest, active.reserved)
             # The cache is a rectangle: every row takes the length of the longest.
-            if (self.batch.size + len(joining) + 1) * longest > self.runner.cache_tokens:
+            if active.retracted != head.retracted or (rows + 1) * longest > self.runner.cache_tokens:
                 break
-            tokens += len(active.request.input_ids) + len(active.output_ids)
-            if joining and tokens > self.prefill_tokens:
-                break
-            joining.append(self.waiting.popleft())
-        now = time.time()
-        for active in joining:
+            ids = active.tokens
+            key = ids.tobytes()
+            if key not in found:
+                tokens += len(ids)
+                if found and tokens > self.prefill_tokens:
+                    break
+                found[key] = (ids, [])
+            found[key][1].append(self.waiting.popleft())
             active.start = active.start or now
             active.starts.append((self.version, len(active.output_ids)))
-        return sorted(joining, key=lambda active: len(active.request.input_ids) + len(active.output_ids))
+            rows += 1
+        return sorted(found.values(), key=lambda prompt: len(prompt[0]))
 
-    def _count(self, joining: list[Active], rows: int, began: float) -> None:
+    def _count(self, joining: list[Active], tokens: int, began: float) -> None:
+        """One step: the requests that joined, and how many prompt tokens were computed for them."""
         seconds = time.perf_counter() - began
         counters = self.counters
         counters.steps += 1
@@ -245,8 +269,8 @@ class Scheduler:
         counters.busy_seconds += seconds
         if joining:
             now = time.time()
-            counters.prefill_tokens += sum(len(active.request.input_ids) + len(active.output_ids) for active in joining)
-            if any(active.retracted for active in joining):
+            counters.prefill_tokens += tokens
+            if joining[0].retracted:
                 counters.recompute_seconds += seconds
             for active in joining:
                 active.first_token = active.first_token or now
@@ -288,6 +312,12 @@ class Scheduler:
         while not self._inbox.empty():
             _, future = self._inbox.get()
             future.set_exception(_copy(failure))
+
+
+def _stopped(error: BaseException) -> EngineError:
+    failure = EngineError(f"the engine stopped: {type(error).__name__}: {error}")
+    failure.__cause__ = error
+    return failure
 
 
 def _copy(failure: EngineError) -> EngineError:

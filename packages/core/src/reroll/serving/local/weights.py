@@ -17,12 +17,21 @@ NAMED = 8
 class StagedWeights:
     """Collects a publication's tensors until they are complete.
 
-    One thread stages and commits come after; the served tensors change in `commit` alone.
+    One thread stages and commits come after; the served tensors change in `commit` alone. What can be checked is
+    checked while staging: a commit holds up every request.
     """
 
     def __init__(self, model: Any) -> None:
         self.model = model
         self.staged: dict[str, Any] = {}
+        self._served = model.state_dict(keep_vars=True)
+        # A tied tensor has several names.
+        names: dict[int, list[str]] = {}
+        for name, tensor in self._served.items():
+            names.setdefault(id(tensor), []).append(name)
+        self._tensors = [(self._served[aliases[0]], aliases) for aliases in names.values()]
+        self._tied = {name: aliases for aliases in names.values() if len(aliases) > 1 for name in aliases}
+        self._unequal: dict[str, str] = {}  # first name of a tied tensor → why it cannot be served
 
     def stage(self, buckets: list[WeightBucket]) -> None:
         """Reads the buckets' tensors. Staged again, a name's newer tensor counts.
@@ -32,14 +41,14 @@ class StagedWeights:
                 Everything staged so far is dropped.
         """
         try:
-            served = self.model.state_dict()
             for bucket in buckets:
-                self._read(bucket, served)
+                self._read(bucket)
         except BaseException:
             self.staged.clear()
+            self._unequal.clear()
             raise
 
-    def _read(self, bucket: WeightBucket, served: dict[str, Any]) -> None:
+    def _read(self, bucket: WeightBucket) -> None:
         try:
             with safe_open(bucket.path, framework="pt") as file:
                 absent = sorted(set(bucket.names) - set(file.keys()))
@@ -52,14 +61,25 @@ class StagedWeights:
         except Exception as error:
             raise EngineError(f"bucket {bucket.path} cannot be read: {error}") from error
         for name, tensor in tensors.items():
-            if name not in served:
+            if name not in self._served:
                 raise EngineError(f"bucket {bucket.path} holds {name!r}, which the served model does not have")
-            wanted = served[name]
+            wanted = self._served[name]
             if tensor.dtype != wanted.dtype or tensor.shape != wanted.shape:
                 raise EngineError(
                     f"bucket {bucket.path} holds {name!r} as {_kind(tensor)}, but the served model has {_kind(wanted)}"
                 )
         self.staged.update(tensors)
+        for aliases in {self._tied[name][0]: self._tied[name] for name in tensors if name in self._tied}.values():
+            self._compare(aliases)
+
+    def _compare(self, aliases: list[str]) -> None:
+        """Notes whether a tied tensor was staged unequal; the buckets to come may still change that."""
+        self._unequal.pop(aliases[0], None)
+        given = [name for name in aliases if name in self.staged]
+        for name in given[1:]:
+            if not torch.equal(self.staged[given[0]], self.staged[name]):
+                reason = f"{given[0]!r} and {name!r} are one tensor in the model, but were staged unequal"
+                self._unequal[aliases[0]] = reason
 
     def commit(self) -> None:
         """Serves the staged tensors; all of the model's must be there, of tied ones at least one name.
@@ -68,22 +88,19 @@ class StagedWeights:
             EngineError: tensors are missing, or tied ones differ. What is served does not change.
         """
         staged, self.staged = self.staged, {}
-        served = self.model.state_dict(keep_vars=True)
-        names: dict[int, list[str]] = {}
-        for name, tensor in served.items():
-            names.setdefault(id(tensor), []).append(name)
+        unequal, self._unequal = self._unequal, {}
         missing, chosen = [], []
-        for aliases in names.values():
-            given = [name for name in aliases if name in staged]
-            if not given:
+        for tensor, aliases in self._tensors:
+            given = next((name for name in aliases if name in staged), None)
+            if given is None:
                 missing.append(aliases[0])
-                continue
-            for name in given[1:]:
-                if not torch.equal(staged[given[0]], staged[name]):
-                    raise EngineError(f"{given[0]!r} and {name!r} are one tensor in the model, but were staged unequal")
-            chosen.append((served[aliases[0]], staged[given[0]]))
+            else:
+                chosen.append((tensor, staged[given]))
         if missing:
-            raise EngineError(f"weights are not complete: {_listed(missing)} of {len(names)} tensors were not staged")
+            total = len(self._tensors)
+            raise EngineError(f"weights are not complete: {_listed(missing)} of {total} tensors were not staged")
+        if unequal:
+            raise EngineError(next(iter(unequal.values())))
         for old, new in chosen:
             old.data = new
 

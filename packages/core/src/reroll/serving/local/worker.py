@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import torch
 
-from reroll.api import Completion, EngineError, GenerationRequest, RequestRefused, WeightBucket
+from reroll.api import CommitCost, Completion, EngineError, GenerationRequest, RequestRefused, WeightBucket
 from reroll.models.files import ModelFiles
 from reroll.models.load import load_model
 from reroll.serving.local.requests import Active, Limits, check
@@ -125,8 +125,8 @@ class EngineWorker:
     def stage_weights(self, buckets: list[WeightBucket]) -> Future[None]:
         return self._staging.submit(self.weights.stage, buckets)
 
-    def commit_weights(self, version: int) -> Future[None]:
-        return self.scheduler.do(lambda: self.scheduler.use_version(version, self.weights.commit))
+    def commit_weights(self, version: int, recompute: bool = False) -> Future[CommitCost]:
+        return self.scheduler.do(lambda: self.scheduler.use_version(version, self.weights.commit, recompute))
 
     def weight_version(self) -> Future[int]:
         return self.scheduler.do(lambda: self.scheduler.version)
