@@ -8,8 +8,10 @@ from reroll.api import PublicationMode, Transport, hookimpl
 @hookimpl
 def reroll_publication_modes() -> list[type[PublicationMode]]:
     from reroll.publication.barrier import Barrier
+    from reroll.publication.engine_drain import EngineDrain
+    from reroll.publication.refresh import Refresh
 
-    return [Barrier]
+    return [Barrier, EngineDrain, Refresh]
 
 
 @hookimpl

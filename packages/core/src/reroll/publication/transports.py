@@ -10,6 +10,7 @@ from pathlib import Path
 from pydantic import Field
 
 from reroll.api import Config, Engine, RerollError, Transport, WeightBucket, WeightSource
+from reroll.publication.folders import make_folder, remove_stale_folders
 
 
 class FileTransportConfig(Config):
@@ -32,20 +33,21 @@ class DiskTransport(Transport):
 
     def __init__(self, config: object = None) -> None:
         super().__init__(config)
-        self._folder: Path | None = None
+        self._folders: list[Path] = []
         self._buckets: list[WeightBucket] = []
 
     async def begin(self, source: WeightSource, version: int) -> int:
-        parent = self.config.directory or self.default_directory
+        parent = self.config.directory or self.default_directory or Path(tempfile.gettempdir())
+        folder = parent
         try:
-            if parent is not None:
-                parent.mkdir(parents=True, exist_ok=True)
-            self._folder = Path(tempfile.mkdtemp(prefix=f"reroll-weights-{version}-", dir=parent))
-            self._buckets = await source.export_weights(self._folder, self.config.update_weight_buffer_size)
+            parent.mkdir(parents=True, exist_ok=True)
+            remove_stale_folders(parent)
+            folder = make_folder(parent, version)
+            self._folders.append(folder)
+            self._buckets = await source.export_weights(folder, self.config.update_weight_buffer_size)
         except RerollError:
             raise
         except Exception as error:  # of the file system, or of the library that writes the files
-            folder = self._folder or parent
             raise RerollError(f"weights of version {version} could not be written to {folder}: {error}") from error
         return sum(bucket.num_bytes for bucket in self._buckets)
 
@@ -53,9 +55,11 @@ class DiskTransport(Transport):
         await engine.stage_weights(self._buckets)
 
     async def finish(self) -> None:
-        if self._folder is not None:
-            shutil.rmtree(self._folder, ignore_errors=True)
-        self._folder, self._buckets = None, []
+        self._buckets = []
+        for folder in self._folders:
+            shutil.rmtree(folder, ignore_errors=True)
+        # One that a trainer was still writing to is tried again next time.
+        self._folders = [folder for folder in self._folders if folder.exists()]
 
 
 class SharedMemoryTransport(DiskTransport):
