@@ -19,8 +19,9 @@ def test_trainer_and_engine_give_equal_log_probabilities(run_file, tmp_path, tem
     async def body():
         overrides = [f"rollout.temperature={temperature}", "rollout.group_filters=[]"]
         async with session_of(run_file(), tmp_path / "out", *overrides) as session:
-            decided = session.decide(await session.producer.groups(session.dispatch(), session.plan(0)))
-            samples = session.samples(decided)
+            async with session.producing():
+                collection = await session.collect()
+            samples = session.samples(collection)
             together = await session.trainer.logprobs(samples)
             alone = [(await session.trainer.logprobs([sample]))[0] for sample in samples]
             padded = await session.trainer.logprobs([longer(sample) for sample in samples] + samples)

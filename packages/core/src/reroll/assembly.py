@@ -31,16 +31,19 @@ from reroll.config.run import RunSection
 from reroll.models.config import ModelSection
 from reroll.models.files import ModelFiles, resolve_model
 from reroll.placement.config import PlacementSection
-from reroll.plan import global_batch_size, updates_per_collection
+from reroll.plan import collection_size, correction, global_batch_size, updates_per_collection
 from reroll.publication.publisher import Publisher
 from reroll.reporting.config import OutputSection, TrackersSection
 from reroll.reporting.display import Display
 from reroll.reporting.summary import Summary
 from reroll.reporting.trackers import Trackers
 from reroll.rollouts.admission import GroupAdmission
+from reroll.rollouts.async_config import AsyncSection
+from reroll.rollouts.buffer import GroupBuffer
 from reroll.rollouts.config import EvalSection, RolloutSection, seeds
 from reroll.rollouts.evaluation import Evaluator
 from reroll.rollouts.events import GroupEvents
+from reroll.rollouts.groups import GroupMaker, GroupPlan
 from reroll.rollouts.producer import Producer
 from reroll.rollouts.scoring.scorer import Scorer, SelectedVerifier
 from reroll.serving.config import ServingSection
@@ -88,13 +91,14 @@ async def open_session(
         placement: Placement = run.make("placements", run.get(PlacementSection).backend)
         placement.on_death = on_death
         parts.push_async_callback(placement.close)
-        scorer = Scorer({item.name: _selected(run, item) for item in data.verifiers}, rollout.scoring, output / "logs")
+        judges = {item.name: _selected(run, item) for item in data.verifiers}
+        scorer = Scorer(judges, rollout.scoring, output / "logs", display.warn)
         parts.push_async_callback(scorer.close)
         trainer, engines = await _start_workers(run, placement, files, output, run_seed)
         for engine in engines:
             parts.push_async_callback(engine.close)
         router, admission = LeastLoadedRouter(engines), GroupAdmission()
-        producer = Producer(
+        maker = GroupMaker(
             harness=run.make("harnesses", rollout.harness),
             renderer=renderer,
             router=router,
@@ -106,22 +110,24 @@ async def open_session(
         )
         for prompt_filter in filters.values():
             prompt_filter.open(context)
+        cursor = _cursor(run, renderer, filters, data_seed)
+        publisher = _publisher(run, trainer, engines, router, admission, display)
         yield Session(
             rollout=rollout,
             evaluation=run.get(EvalSection),
             context=context,
-            cursor=_cursor(run, renderer, filters, data_seed),
-            producer=producer,
+            cursor=cursor,
+            maker=maker,
+            producer=_producer(run, cursor, maker, events, publisher),
             events=events,
-            group_filters=[run.make("group_filters", item) for item in rollout.group_filters],
             advantage=run.make("advantages", run.get(ObjectiveSection).advantage_estimator),
             evaluators=[
-                Evaluator(item, run.make("task_sets", item.task_set), producer, rollout)
+                Evaluator(item, run.make("task_sets", item.task_set), maker, rollout)
                 for item in run.get(EvalSection).sets
             ],
             trainer=trainer,
             engines=engines,
-            publisher=_publisher(run, trainer, engines, router, admission),
+            publisher=publisher,
             trackers=trackers,
             display=display,
             summary=summary,
@@ -143,8 +149,38 @@ def _cursor(run: LoadedRunFile, renderer: Renderer, filters: Mapping[str, Prompt
     )
 
 
+def _producer(
+    run: LoadedRunFile, cursor: Cursor, maker: GroupMaker, events: GroupEvents, publisher: Publisher
+) -> Producer:
+    rollout, asynchronous = run.get(RolloutSection), run.get(AsyncSection)
+    plan = GroupPlan(
+        rollout_id=0,
+        size=rollout.n_samples_per_prompt,
+        sampling=rollout.sampling(seed=0),
+        max_context=rollout.max_context,
+        purpose="train",
+    )
+    return Producer(
+        cursor,
+        maker,
+        events,
+        [run.make("group_filters", item) for item in rollout.group_filters],
+        GroupBuffer(collection_size(run), asynchronous.capacity(rollout)),
+        plan,
+        collections=rollout.num_rollout,
+        concurrent=asynchronous.concurrent_groups(rollout),
+        homogeneous=publisher.mode.homogeneous_groups,
+        retry=asynchronous.unused_samples_handler == "retry",
+    )
+
+
 def _publisher(
-    run: LoadedRunFile, trainer: Trainer, engines: list[Engine], router: LeastLoadedRouter, admission: GroupAdmission
+    run: LoadedRunFile,
+    trainer: Trainer,
+    engines: list[Engine],
+    router: LeastLoadedRouter,
+    admission: GroupAdmission,
+    display: Display,
 ) -> Publisher:
     serving = run.get(ServingSection)
     return Publisher(
@@ -155,6 +191,7 @@ def _publisher(
         router=router,
         admission=admission,
         timeout=serving.publication_timeout,
+        warn=display.warn,
     )
 
 
@@ -189,6 +226,7 @@ async def _start_trainer(
         temperature=rollout.temperature,
         global_batch_size=global_batch_size(run),
         total_steps=rollout.num_rollout * updates_per_collection(run),
+        correction=correction(run),
         seed=seed,
         log=output / "logs" / "trainer.log",
     )

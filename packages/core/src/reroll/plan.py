@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from reroll.api import Problem
+from reroll.api import Problem, Selection
 from reroll.config import LoadedRunFile
 from reroll.config.run import RunSection
 from reroll.models.config import ModelSection
 from reroll.reporting.config import OutputSection
+from reroll.rollouts.async_config import AsyncSection
+from reroll.rollouts.buffer import CollectionSize
 from reroll.rollouts.config import EvalSection, RolloutSection, seeds
 from reroll.serving.config import ServingSection
 from reroll.tasks.config import DataSection
@@ -26,6 +28,36 @@ def updates_per_collection(run: LoadedRunFile) -> int:
     return run.get(RolloutSection).collection_size // global_batch_size(run)
 
 
+def collection_size(run: LoadedRunFile) -> CollectionSize:
+    """What a collection may hold; a synchronous run's groups are as old as the collection has steps before them."""
+    rollout, updates = run.get(RolloutSection), updates_per_collection(run)
+    bound = run.get(AsyncSection).max_weight_staleness or updates - 1
+    return CollectionSize(rollout.rollout_batch_size, rollout.most_groups, updates, bound)
+
+
+def correction(run: LoadedRunFile) -> Selection | None:
+    """The off-policy correction: the run file's, or what it resolves to without one."""
+    objective = run.get(ObjectiveSection)
+    if objective.correction is None and run.get(AsyncSection).fully_async and not objective.use_rollout_logprobs:
+        return Selection(name="tis")
+    return objective.correction
+
+
+def staleness_problems(run: LoadedRunFile) -> Iterator[Problem]:
+    """Does the staleness bound cover the last step of a collection that is generated while another is trained on?"""
+    section, updates = run.get(AsyncSection), updates_per_collection(run)
+    bound, least = section.max_weight_staleness, 2 * updates - 1
+    if not section.fully_async or (bound or 0) >= least:
+        return
+    reason = f"{bound} does not cover a collection's last step" if bound else "is not given"
+    yield Problem(
+        "async.max_weight_staleness",
+        f"{reason}: with {updates} optimizer steps a collection, what is generated while one collection is trained on "
+        f"is {least} steps old at the last step of the next",
+        f"set it to {least} or more" + (", or raise trainer.global_batch_size" if updates > 1 else ""),
+    )
+
+
 def size_problems(run: LoadedRunFile) -> Iterator[Problem]:
     """Do collection and optimizer batch, and the lengths of both sides, fit each other?"""
     rollout, trainer = run.get(RolloutSection), run.get(TrainerSection)
@@ -39,6 +71,8 @@ def size_problems(run: LoadedRunFile) -> Iterator[Problem]:
             f"{rollout.rollout_batch_size} x n_samples_per_prompt {rollout.n_samples_per_prompt})",
             f"a collection holds whole optimizer steps; near it would be {', '.join(map(str, close))}",
         )
+    else:
+        yield from staleness_problems(run)
     longest = trainer.max_sequence_length
     if longest is not None and longest < rollout.max_context:
         yield Problem(
@@ -67,7 +101,7 @@ def make_plan(run: LoadedRunFile) -> dict[str, Any]:
     run_seed, data_seed, rollout_seed = seeds(run)
     updates = updates_per_collection(run)
     total = rollout.num_rollout * updates
-    objective = run.get(ObjectiveSection)
+    objective, asynchronous = run.get(ObjectiveSection), run.get(AsyncSection)
     settings = run.to_toml()
     return {
         "run": {
@@ -96,6 +130,13 @@ def make_plan(run: LoadedRunFile) -> dict[str, Any]:
             "optimizer_steps": total,
             "warmup_steps": trainer.warmup_steps(total),
         },
+        "async": {
+            "fully_async": asynchronous.fully_async,
+            "max_weight_staleness": collection_size(run).max_staleness,
+            "collections_ahead": collection_size(run).ahead,
+            "buffer_groups": asynchronous.capacity(rollout),
+            "concurrent_groups": asynchronous.concurrent_groups(rollout),
+        },
         "lengths": {
             "prompt": rollout.rollout_max_prompt_len,
             "response": rollout.rollout_max_response_len,
@@ -104,7 +145,7 @@ def make_plan(run: LoadedRunFile) -> dict[str, Any]:
         },
         "objective": {
             "advantage_estimator": settings["objective"]["advantage_estimator"],
-            "correction": settings["objective"].get("correction"),
+            "correction": chosen.name if (chosen := correction(run)) else None,
             "aggregation": "per token" if objective.calculate_per_token_loss else "per response",
             "ratio_anchor": "engine" if objective.use_rollout_logprobs else "trainer",
             "reference_model": objective.use_kl_loss,

@@ -2,37 +2,45 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
 
 from reroll.api import (
     Advantage,
     Decision,
+    Disposition,
     Engine,
     Group,
-    GroupFilter,
     PublicationReport,
     RunContext,
     Sample,
 )
 from reroll.publication.publisher import Publisher
 from reroll.reporting.display import Display
-from reroll.reporting.metrics import collection_metrics, publication_metrics, training_metrics
+from reroll.reporting.metrics import (
+    Totals,
+    collection_metrics,
+    pipeline_metrics,
+    publication_metrics,
+    training_metrics,
+)
 from reroll.reporting.summary import Summary
 from reroll.reporting.trackers import Trackers
+from reroll.rollouts.buffer import Collection, FinishedGroup
 from reroll.rollouts.config import EvalSection, RolloutSection
 from reroll.rollouts.evaluation import Evaluator
 from reroll.rollouts.events import GroupEvents
-from reroll.rollouts.filters import decide
-from reroll.rollouts.producer import GroupPlan, Producer
-from reroll.tasks.cursor import Cursor, Dispatch
+from reroll.rollouts.groups import GroupMaker
+from reroll.rollouts.producer import Producer
+from reroll.tasks.cursor import Cursor
 from reroll.traces.samples import group_samples
-from reroll.traces.saved import save_groups, write_traces
+from reroll.traces.saved import SavedGroup, save_groups, write_traces
 from reroll.training.trainer import Trainer
-
-Decided = list[tuple[Group, Decision]]
+from reroll.workers.together import first_cause, uninterrupted
 
 
 @dataclass
@@ -43,9 +51,9 @@ class Session:
     evaluation: EvalSection
     context: RunContext
     cursor: Cursor
+    maker: GroupMaker
     producer: Producer
     events: GroupEvents
-    group_filters: list[GroupFilter]
     advantage: Advantage
     evaluators: list[Evaluator]
     trainer: Trainer
@@ -59,39 +67,54 @@ class Session:
     _warned: set[str] = field(default_factory=set)
     _evaluation_seconds: float = 0.0
     """Since training began."""
+    _reported: Totals = field(default_factory=Totals)
+    """As of the last report."""
 
-    def plan(self, rollout_id: int) -> GroupPlan:
-        """How the groups of a collection are drawn."""
-        return GroupPlan(
-            rollout_id=rollout_id,
-            size=self.rollout.n_samples_per_prompt,
-            sampling=self.rollout.sampling(seed=0),
-            max_context=self.rollout.max_context,
-            purpose="train",
-        )
+    @asynccontextmanager
+    async def producing(self) -> AsyncIterator[None]:
+        """Groups are made in here, and a failure of theirs ends what is done in here. However that ends, every
+        dispatch has ended after it, and scored groups that no collection took are saved."""
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                self.producer.start(tasks)
+                try:
+                    yield
+                finally:
+                    self.producer.stop()
+        except BaseExceptionGroup as error:
+            raise first_cause(error) from None
+        finally:
+            self._put_away_rest()
 
-    def dispatch(self) -> list[tuple[int, Dispatch]]:
-        """The next collection's tasks, each with the number of its group."""
+    def _put_away_rest(self) -> None:
+        expired, queued = self.producer.leftovers()
+        self.events.return_rest()
+        rest = [*_saved(expired, "expired"), *_saved(queued, "returned")]
+        path = self.context.output / "rollouts" / "unused_rollouts.jsonl"
+        try:
+            if rest:
+                write_traces(path, rest)
+        except OSError as error:  # must not hide what ended the run
+            self.display.line(f"warning: {len(rest)} unused groups could not be saved in {path}: {error}")
+
+    async def collect(self) -> Collection | None:
+        """The next collection, or None when the data has run out."""
         if self._began is None:
             self._began = time.perf_counter()
             self.display.begin()
         self.display.phase("training")
-        taken = self.cursor.take(self.rollout.rollout_batch_size)
-        first = self.events.ledger.dispatched
-        numbered = list(enumerate(taken, start=first))
-        for group_index, dispatch in numbered:
-            self.events.dispatched(group_index, dispatch.task.key)
-        return numbered
+        collection = await self.producer.collect(self.trainer.version)
+        if collection is not None:
+            self._warn(item.group for item in collection.groups)
+        return collection
 
-    def decide(self, groups: Sequence[Group]) -> Decided:
-        """What the filters decide about each group; recorded first, applied later."""
-        self._warn(groups)
-        decided = [(group, decide(group, self.group_filters)) for group in groups]
-        for group, decision in decided:
-            self.events.scored(group, decision)
-        return decided
+    def tell_end_of_data(self, collections: int) -> None:
+        """Says that there is nothing more, and what became of what was dispatched."""
+        ended = self.events.ledger.summary()
+        listed = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in ended.items() if count)
+        self.display.line(f"the data ran out after {collections} collections; prompts: {listed}")
 
-    def _warn(self, groups: Sequence[Group]) -> None:
+    def _warn(self, groups: Iterable[Group]) -> None:
         """Says the first failure of each verifier, harness and engine once, when it happens."""
         for error in (error for group in groups for trace in group.traces for error in trace.errors):
             if error["where"] not in self._warned:
@@ -99,31 +122,48 @@ class Session:
                 logs = self.context.output / "logs"
                 self.display.line(f"warning: {error['where']}: {error['message']} (said once; more in {logs})")
 
-    def save(self, rollout_id: int, decided: Decided) -> None:
-        """Keeps every trace on disk, whatever was decided about it."""
-        save_groups(self.context.output, rollout_id, decided)
+    async def train(self, collection: Collection) -> list[dict[str, float]]:
+        """Metrics of the collection's optimizer steps. While the trainer works, every trace is saved, whatever was
+        decided about it."""
+        samples = self.samples(collection)
+        steps: list[dict[str, float]] = []
+        saving = asyncio.create_task(self.save(collection))
+        try:
+            if samples:
+                steps = await self.trainer.train(samples)
+        finally:
+            await uninterrupted(saving)
+        self._consume(collection)
+        return steps
 
-    def samples(self, decided: Decided) -> list[Sample]:
+    async def save(self, collection: Collection) -> None:
+        """Keeps the collection on disk; in a thread, so that answers and requests go on meanwhile."""
+        groups = [
+            *_saved(collection.expired, "expired"),
+            *(SavedGroup(item.group, item.decision, item.disposition) for item in collection.groups),
+        ]
+        groups.sort(key=lambda saved: saved.group.group_index)
+        await asyncio.to_thread(save_groups, self.context.output, collection.rollout_id, groups)
+
+    def samples(self, collection: Collection) -> list[Sample]:
         """What the trainer gets: the samples of the groups that passed, in the order of dispatch."""
         size = self.rollout.n_samples_per_prompt
         return [
             sample
-            for position, (group, decision) in enumerate(decided)
-            if decision.outcome == "passed"
-            for sample in group_samples(group, self.advantage, first_slot=position * size)
+            for place, group in zip(collection.places(), collection.passed, strict=True)
+            for sample in group_samples(group, self.advantage, first_slot=place * size)
         ]
 
-    def consume(self, decided: Decided, version: int) -> None:
-        """Ends every dispatch of a collection; `version` is the trainer's when it took the collection."""
-        for group, decision in decided:
-            disposition = "consumed" if decision.outcome == "passed" else decision.outcome
-            self.events.left(group, disposition, group.staleness(version))
+    def _consume(self, collection: Collection) -> None:
+        """Ends every dispatch of a collection that was trained on."""
+        for item, staleness in zip(collection.groups, collection.staleness(), strict=True):
+            self.events.left(item.group.group_index, item.disposition, staleness)
 
-    def why_empty(self, decided: Decided, collections: int) -> str:
+    def why_empty(self, collection: Collection, collections: int) -> str:
         """What the user should know when `collections` in a row held no group worth training on."""
-        reasons = Counter(decision.reason or decision.outcome for _, decision in decided)
+        reasons = Counter(item.decision.reason or item.decision.outcome for item in collection.groups)
         listed = ", ".join(f"{reason} ({count} groups)" for reason, count in reasons.most_common(3))
-        traces = [trace for group, _ in decided for trace in group.traces]
+        traces = [trace for item in collection.groups for trace in item.group.traces]
         failures = Counter(error["message"] for trace in traces for error in trace.errors)
         if sum(failures.values()) > len(traces) / 2:
             remedy = f"Most responses failed: {failures.most_common(1)[0][0]}; see {self.context.output / 'logs'}"
@@ -151,7 +191,7 @@ class Session:
             result, groups = await evaluator.run(step)
             self._warn(groups)
             path = self.context.output / "eval" / name / f"step_{step}" / "rollouts.jsonl"
-            write_traces(path, ((group, Decision("passed")) for group in groups))
+            write_traces(path, (SavedGroup(group, Decision("passed")) for group in groups))
             self.summary.evaluations.append(asdict(result))
             self.trackers.log(step, result.metrics())
             self.display.evaluated(name, asdict(result))
@@ -159,36 +199,50 @@ class Session:
                 self._evaluation_seconds += time.perf_counter() - begun
 
     def report(
-        self,
-        rollout_id: int,
-        version: int,
-        decided: Decided,
-        samples: Sequence[Sample],
-        steps: Sequence[dict[str, float]],
-        publication: PublicationReport | None,
+        self, collection: Collection, steps: Sequence[dict[str, float]], publication: PublicationReport | None
     ) -> None:
-        """Metrics of one collection to trackers, display and summary; `version` as for `consume`."""
-        summary, producer = self.summary, self.producer
-        tokens = producer.generated_tokens - summary.generated_tokens
-        seconds = producer.generation_seconds - summary.generation_seconds
-        summary.generated_tokens, summary.generation_seconds = producer.generated_tokens, producer.generation_seconds
-        summary.collections = rollout_id + 1
+        """Metrics of one collection to trackers, display and summary."""
+        before, now = self._reported, self._totals()
+        self._reported = now
+        summary = self.summary
+        summary.generated_tokens, summary.generation_seconds = now.generated_tokens, now.generating_seconds
+        summary.trainer_waiting_seconds = now.trainer_waiting_seconds
+        summary.producer_blocked_seconds = now.producer_blocked_seconds
+        summary.collections = collection.rollout_id + 1
         summary.steps = self.trainer.version
-        summary.trained_samples += len(samples)
+        summary.trained_samples += int(sum(step["responses"] for step in steps))
         summary.trained_tokens += int(sum(step["forward_tokens"] for step in steps))
         summary.training_seconds += sum(step["seconds"] for step in steps)
-        summary.publication_seconds += publication.seconds if publication else 0.0
-        metrics = collection_metrics(decided, version) | training_metrics(steps) | self.events.metrics()
-        metrics["throughput/generated_tokens_per_second"] = tokens / seconds if seconds else 0.0
-        metrics["throughput/generation_seconds"] = seconds
+        decided = [(item.group, item.decision) for item in collection.groups]
+        ages = collection.staleness()
+        consumed = [age for item, age in zip(collection.groups, ages, strict=True) if item.passed]
+        metrics = collection_metrics(decided, consumed) | training_metrics(steps) | self.events.metrics()
+        metrics |= pipeline_metrics(self.events.ledger.summary(), self.events.retried) | now.since(before)
         if publication:
+            summary.publication_seconds += publication.seconds
+            summary.pause_seconds += publication.pause_seconds
+            summary.recompute_seconds += publication.recompute_seconds
             metrics |= publication_metrics(publication)
         self.trackers.log(self.trainer.version, metrics)
-        self.display.collected(rollout_id + 1, self.trainer.version, metrics)
-        assert self._began is not None, "dispatch() comes first"
+        self.display.collected(collection.rollout_id + 1, self.trainer.version, metrics)
+        assert self._began is not None, "collect() comes first"
         summary.training_wall_seconds = time.perf_counter() - self._began - self._evaluation_seconds
+
+    def _totals(self) -> Totals:
+        producer = self.producer
+        return Totals(
+            generated_tokens=producer.generated_tokens,
+            generating_seconds=producer.generating.seconds,
+            trainer_waiting_seconds=producer.trainer_waiting.seconds,
+            producer_blocked_seconds=producer.blocked.seconds,
+        )
 
     def finish_summary(self) -> None:
         self.summary.ledger = self.events.ledger.summary()
         self.summary.filtered = dict(self.events.filtered)
         self.summary.skipped = dict(self.cursor.skipped)
+
+
+def _saved(groups: Iterable[FinishedGroup], disposition: Disposition) -> list[SavedGroup]:
+    """Groups that left in a way that their filters did not decide; of the others, theirs is kept."""
+    return [SavedGroup(item.group, item.decision, disposition if item.passed else item.disposition) for item in groups]

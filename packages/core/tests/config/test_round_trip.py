@@ -25,6 +25,8 @@ BASE = {"model": {"path": "builtin:tiny-math"}, "data": {"verifiers": [REGEX]}}
 
 EVAL_SET = {"name": "held-out", "task_set": "addition"}
 
+ASYNC = {"async": {"fully_async": True, "max_weight_staleness": 1}}
+
 WITH = {
     "data.verifier_weights": {"data": {"verifier_weights": {"regex": 0.5}}},
     "eval.sets": {"eval": {"sets": [EVAL_SET, {**EVAL_SET, "name": "second"}]}},
@@ -36,6 +38,11 @@ WITH = {
     "trainer.lr_decay_iters": {"trainer": {"lr_decay_style": "cosine"}},
     "rollout.rollout_max_context_len": {"rollout": {"rollout_max_prompt_len": 3000}},
     "trainer.min_lr": {"trainer": {"lr_decay_style": "linear", "lr": 1.0}},
+    "async.fully_async": {"async": {"max_weight_staleness": 1}},
+    "async.max_weight_staleness": {"async": {"fully_async": True}},
+    "async.capacity_factor": ASYNC,
+    "async.max_concurrent_samples": ASYNC,
+    "async.unused_samples_handler": ASYNC,
 }
 """What a key needs beside itself to be accepted, or its value where no general one fits."""
 

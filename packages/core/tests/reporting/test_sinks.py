@@ -170,12 +170,12 @@ def all_events(*writers):
     """One group that is consumed, one that is filtered; gives the events, and the metrics in between."""
     events = GroupEvents(writers, RUN)
     events.open("context")
-    for index in range(2):
-        events.dispatched(index, f"set:{index}")
+    for _ in range(2):
+        events.dispatched()
     events.scored(group(0), Decision("passed"))
     events.scored(group(1), Decision("filtered", "too easy"))
-    events.left(group(0), "consumed", staleness=2)
-    events.left(group(1), "filtered")
+    events.left(0, "consumed", staleness=2)
+    events.left(1, "filtered")
     metrics = events.metrics()
     events.close(timeout=1.5)
     return events, metrics
@@ -227,19 +227,36 @@ def test_the_metrics_of_all_writers_come_together():
 
 def test_the_ledger_follows_every_dispatch_and_ending():
     events = GroupEvents([], RUN)
-    for index in range(3):
-        events.dispatched(index, f"set:{index}")
-    events.left(group(1), "expired", staleness=4)
+    assert [events.dispatched() for _ in range(3)] == [0, 1, 2]
+    events.scored(group(1), Decision("passed"))
     counts = events.ledger.summary()
-    assert (counts["dispatched"], counts["expired"], counts["in_flight"]) == (3, 1, 2)
-    assert events.ledger.in_flight == {0: "set:0", 2: "set:2"}
+    assert (counts["dispatched"], counts["queued"], counts["in_flight"]) == (3, 1, 2)
+    events.left(1, "expired", staleness=4)
+    assert events.ledger.unfinished() == [0, 2]
+    assert events.return_rest() == 2
+    counts = events.ledger.summary()
+    assert (counts["expired"], counts["returned"], counts["in_flight"], counts["queued"]) == (1, 2, 0, 0)
+
+
+def test_writers_hear_the_ending_only_of_groups_that_they_heard_of():
+    heard = []
+    events = GroupEvents([writer("good", heard)], RUN)
+    for _ in range(2):
+        events.dispatched()
+    events.scored(group(0), Decision("passed"))
+    events.return_rest()
+    assert heard == [
+        ("from_run",),
+        ("group_scored", "observation-0", 0, "passed"),
+        ("group_left", "observation-0", "returned", 0),
+    ]
 
 
 def test_an_ending_without_a_dispatch_is_refused_before_any_writer_hears_of_it():
     heard = []
     events = GroupEvents([writer("good", heard)], RUN)
     with pytest.raises(AssertionError, match="group 0 ended before"):
-        events.left(group(0), "consumed")
+        events.left(0, "consumed")
     assert heard == [("from_run",)]
 
 
@@ -254,5 +271,6 @@ def test_reasons_are_counted_for_what_did_not_pass():
             Decision("aborted", "0 of 8 responses were scored"),
         ]
     ):
+        events.dispatched()
         events.scored(group(index), decision)
     assert events.filtered == {"zero_variance_1": 2, "0 of 8 responses were scored": 1}

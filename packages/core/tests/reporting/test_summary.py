@@ -164,6 +164,8 @@ def test_closing_lines_tell_the_gain_its_parts_and_where_everything_is(tmp_path)
         trained_samples=72,
         generated_tokens=3000,
         generation_seconds=2.0,
+        trainer_waiting_seconds=0.5,
+        producer_blocked_seconds=1.2,
         training_wall_seconds=3.0,
         wall_seconds=5.0,
         model=tmp_path / "model",
@@ -174,7 +176,8 @@ def test_closing_lines_tell_the_gain_its_parts_and_where_everything_is(tmp_path)
     assert "accuracy among parseable answers 50.0% → 100.0% (+31.2 points)" in lines[1]
     assert "9 steps on 72 samples in 3.0 s (5.0 s with start and evaluations)" in lines[2]
     assert "1,500 tokens/s generated, 0 tokens/s trained" in lines[2]
-    assert lines[3:] == [
+    assert lines[3] == "the trainer waited 0.5 s for rollouts, generation 1.2 s for the trainer"
+    assert lines[4:] == [
         f"rollouts: {tmp_path / 'rollouts'}",
         f"metrics:  {tmp_path / 'metrics.jsonl'}, summary: {tmp_path / 'summary.json'}",
         f"model:    {tmp_path / 'model'}",
@@ -183,7 +186,7 @@ def test_closing_lines_tell_the_gain_its_parts_and_where_everything_is(tmp_path)
 
 def test_closing_lines_name_no_metrics_and_no_model_that_are_not_there(tmp_path):
     lines = closing_lines(summary(output=tmp_path))
-    assert len(lines) == 3
+    assert len(lines) == 4
     assert lines[-1] == f"summary: {tmp_path / 'summary.json'}"
     assert not any("metrics" in line or "model" in line or "accuracy" in line for line in lines)
 
@@ -198,7 +201,7 @@ def test_closing_lines_have_a_gain_for_each_set(tmp_path):
     records = [record(step, share, name) for step, share in ((0, 0.5), (9, 1.0)) for name in ("first", "second")]
     lines = closing_lines(summary(*records, output=tmp_path))
     assert [line.split(":")[0] for line in lines[:2]] == ["first", "second"]
-    assert len(lines) == 5
+    assert len(lines) == 6
 
 
 def test_closing_lines_say_what_is_missing_from_the_numbers(tmp_path):

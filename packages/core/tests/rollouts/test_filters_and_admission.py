@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from reroll.api import Decision, Group, GroupFilter, PluginError, PromptFilter, RenderedPrompt, Task, TaskSet, Trace
 from reroll.rollouts.admission import GroupAdmission
-from reroll.rollouts.filters import ZeroVariance, decide
+from reroll.rollouts.filters import PassRate, ZeroVariance, decide
 from reroll.rollouts.seeds import response_seed
 from reroll.tasks.cursor import Cursor
 
@@ -110,6 +110,26 @@ def test_a_filter_that_raises_is_named_with_what_it_raised():
 def test_a_filter_that_gives_no_decision_is_named(answer):
     with pytest.raises(PluginError, match="vague"):
         decide(group(1.0, 0.0), [Says(answer, name="vague")])
+
+
+@pytest.mark.parametrize(
+    ("rewards", "decision"),
+    [
+        ((0.0, 0.0, 0.0, 0.0), Decision("filtered", "pass_rate_below_0.25")),
+        ((1.0, 0.0, 0.0, 0.0), PASSED),
+        ((1.0, 1.0, 0.9, None), PASSED),
+        ((1.0, 1.0, 1.0, 0.5), PASSED),
+        ((1.0, 1.0, 1.0, None), Decision("filtered", "pass_rate_above_0.75")),
+    ],
+)
+def test_a_pass_rate_outside_the_band_is_dropped_with_the_bound_that_it_missed(rewards, decision):
+    band = PassRate(PassRate.Config(min_pass_rate=0.25, max_pass_rate=0.75))
+    assert band.decide(group(*rewards)) == decision
+
+
+def test_a_band_upside_down_is_refused():
+    with pytest.raises(ValueError, match=r"min_pass_rate = 0.8 is above max_pass_rate = 0.2"):
+        PassRate.Config(min_pass_rate=0.8, max_pass_rate=0.2)
 
 
 async def settle():
@@ -299,7 +319,7 @@ def test_skipped_prompts_are_never_dispatched_and_the_first_reason_counts():
         shuffle=False,
         epochs=2,
     )
-    taken = cursor.take(100)
+    taken = list(iter(cursor.take, None))
     assert [(item.task.source_row, item.attempt) for item in taken] == [(0, 0), (4, 0), (0, 1), (4, 1)]
     assert cursor.skipped == {"seen_before: seen": 4, "hard: hard": 2, "too_long": 2}
     assert [row for row, _ in seen_before.asked] == [0, 1, 2, 3, 4] * 2, "a prompt that is too long is not asked about"

@@ -1,5 +1,6 @@
 """The cursor's order and the ledger's accounting."""
 
+import itertools
 from collections import Counter
 from typing import get_args
 
@@ -49,6 +50,11 @@ def cursor(task_set, **options):
     return Cursor(task_set, render, **settings)
 
 
+def take(walk, count):
+    """The next dispatches; fewer than `count` when the data runs out."""
+    return list(itertools.islice(iter(walk.take, None), count))
+
+
 def rows(dispatches):
     return [dispatch.task.source_row for dispatch in dispatches]
 
@@ -57,55 +63,76 @@ def rows(dispatches):
 def test_every_epoch_is_a_permutation(size, seed, count):
     walk = cursor(Numbers(size), seed=seed, epochs=2)
     taken = []
-    while batch := walk.take(count):
+    while batch := take(walk, count):
         taken += batch
     assert sorted(rows(taken)[:size]) == sorted(rows(taken)[size:]) == list(range(size))
     assert [dispatch.attempt for dispatch in taken] == [0] * size + [1] * size
 
 
 def test_order_follows_the_seed_and_changes_with_the_epoch():
-    first, again, other = (rows(cursor(Numbers(20), seed=seed).take(40)) for seed in (1, 1, 2))
+    first, again, other = (rows(take(cursor(Numbers(20), seed=seed), 40)) for seed in (1, 1, 2))
     assert first == again
     assert first != other
     assert first[:20] != first[20:]
-    assert rows(cursor(Numbers(5), shuffle=False).take(7)) == [0, 1, 2, 3, 4, 0, 1]
+    assert rows(take(cursor(Numbers(5), shuffle=False), 7)) == [0, 1, 2, 3, 4, 0, 1]
 
 
 def test_skipped_prompts_are_moved_past_and_counted():
     walk = cursor(Numbers(120), filters={"skip_odd": SkipOdd()}, max_prompt_len=2, epochs=1)
-    taken = walk.take(1000)
+    taken = take(walk, 1000)
     assert sorted(rows(taken)) == list(range(0, 100, 2))
     assert walk.skipped == {"too_long": 20, "skip_odd: odd": 50}
 
 
 def test_nothing_left_to_dispatch_is_an_error_not_an_endless_loop():
     with pytest.raises(TaskError, match=r"no task of 'numbers' can be dispatched \(too_long: 3\)"):
-        cursor(Numbers(3), max_prompt_len=0).take(1)
+        cursor(Numbers(3), max_prompt_len=0).take()
 
 
 def test_streaming_sets_keep_their_order():
-    assert rows(cursor(Streaming(4), epochs=1).take(10)) == [0, 1, 2, 3]
+    assert rows(take(cursor(Streaming(4), epochs=1), 10)) == [0, 1, 2, 3]
 
 
 @given(st.lists(st.sampled_from(get_args(Disposition)), max_size=50), st.integers(0, 20))
 def test_the_ledger_adds_up(endings, unfinished):
     ledger = Ledger()
-    for index, ending in enumerate(endings):
-        ledger.dispatch(index, f"task {index}")
+    for number, ending in enumerate(endings):
+        index = ledger.dispatch()
+        if number % 2:
+            ledger.queue(index)
         ledger.end(index, ending)
-    for index in range(unfinished):
-        ledger.dispatch(len(endings) + index, "open")
+    for number in range(unfinished):
+        index = ledger.dispatch()
+        if number % 2:
+            ledger.queue(index)
     summary = ledger.summary()
     assert summary.pop("dispatched") == sum(summary.values())
-    assert {name: count for name, count in summary.items() if count and name != "in_flight"} == Counter(endings)
-    assert len(ledger.in_flight) == unfinished
+    assert {name: count for name, count in summary.items() if count and name not in ("in_flight", "queued")} == Counter(
+        endings
+    )
+    assert (ledger.in_flight, ledger.queued) == ((unfinished + 1) // 2, unfinished // 2)
+    assert ledger.unfinished() == list(range(len(endings), len(endings) + unfinished))
 
 
 def test_an_ending_that_cannot_be_is_refused():
     ledger = Ledger()
-    ledger.dispatch(0, "task")
+    assert ledger.dispatch() == 0
+    ledger.queue(0)
     with pytest.raises(AssertionError):
-        ledger.dispatch(0, "task")
+        ledger.queue(0)
     ledger.end(0, "consumed")
-    with pytest.raises(AssertionError):
-        ledger.end(0, "consumed")
+    for wrong in (0, 1):
+        with pytest.raises(AssertionError):
+            ledger.end(wrong, "consumed")
+
+
+def test_what_is_given_back_comes_next_as_a_further_attempt():
+    walk = cursor(Numbers(3), shuffle=False, epochs=1)
+    first, _, last = take(walk, 3)
+    assert walk.take() is None
+    walk.give_back(last)
+    walk.give_back(first)
+    again = take(walk, 5)
+    assert [(item.task.source_row, item.attempt) for item in again] == [(2, 1), (0, 1)]
+    assert again[1].rendered is first.rendered
+    assert walk.take() is None

@@ -7,7 +7,7 @@ import pytest
 
 from reroll.api import Decision, Group, Node, RenderedPrompt, Task, Trace, Verdict, VersionSpan
 from reroll.traces.samples import group_samples, optimizer_steps
-from reroll.traces.saved import SavedRolloutError, is_complete, read_rollouts, save_groups, step_directory
+from reroll.traces.saved import SavedGroup, SavedRolloutError, is_complete, read_rollouts, save_groups, step_directory
 from reroll.training.advantages import Grpo
 
 
@@ -40,7 +40,7 @@ def group_of(rewards, group_index=0):
 
 def test_saved_lines_read_back_and_the_marker_comes_last(tmp_path):
     group = group_of([1.0, None])
-    assert save_groups(tmp_path, 7, [(group, Decision("filtered", "why"))]) == 2
+    assert save_groups(tmp_path, 7, [SavedGroup(group, Decision("filtered", "why"), "filtered")]) == 2
     folder = step_directory(tmp_path, 7)
     assert is_complete(folder)
     first, second = read_rollouts(folder)
@@ -56,7 +56,7 @@ def test_saved_lines_read_back_and_the_marker_comes_last(tmp_path):
 
 
 def test_a_step_without_marker_is_not_complete(tmp_path):
-    save_groups(tmp_path, 0, [(group_of([1.0]), Decision("passed"))])
+    save_groups(tmp_path, 0, [SavedGroup(group_of([1.0]), Decision("passed"))])
     (step_directory(tmp_path, 0) / "train_rollouts.done").unlink()
     assert not is_complete(step_directory(tmp_path, 0))
 
@@ -65,7 +65,7 @@ def test_a_step_without_marker_is_not_complete(tmp_path):
     ("line", "message"), [("{", "no JSON"), ('{"schema": 99}', "schema 99"), ("[]", "schema 'list'")]
 )
 def test_a_bad_line_is_named(tmp_path, line, message):
-    save_groups(tmp_path, 0, [(group_of([1.0]), Decision("passed"))])
+    save_groups(tmp_path, 0, [SavedGroup(group_of([1.0]), Decision("passed"))])
     path = step_directory(tmp_path, 0) / "train_rollouts.jsonl"
     path.write_text(path.read_text() + line + "\n")
     with pytest.raises(SavedRolloutError, match=rf"train_rollouts.jsonl:2: .*{message}"):
@@ -105,7 +105,7 @@ def test_staleness_counts_from_the_oldest_token():
 
 
 def test_saved_text_is_json_with_every_character(tmp_path):
-    save_groups(tmp_path, 0, [(group_of([1.0]), Decision("passed"))])
+    save_groups(tmp_path, 0, [SavedGroup(group_of([1.0]), Decision("passed"))])
     text = (step_directory(tmp_path, 0) / "train_rollouts.jsonl").read_text("utf-8")
     assert "ü" in text
     assert len(text.splitlines()) == 1
@@ -116,7 +116,7 @@ def test_what_json_cannot_hold_is_saved_all_the_same(tmp_path):
     group = group_of([1.0])
     group.traces[0].info = {"nan": float("nan"), "when": Path("x")}
     group.traces[0].nodes[1].message = {"role": "assistant", "content": "half a pair: \ud83d"}
-    save_groups(tmp_path, 0, [(group, Decision("passed"))])
+    save_groups(tmp_path, 0, [SavedGroup(group, Decision("passed"))])
     (record,) = read_rollouts(step_directory(tmp_path, 0))
     assert record["info"]["nan"] == "NaN"
     assert record["nodes"][1]["message"]["content"] == "half a pair: \ud83d"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, get_args, get_origin
 
@@ -15,6 +16,8 @@ class Config(BaseModel):
     """Base of every configuration: unknown keys and numbers that are not finite are errors, values do not change."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True, allow_inf_nan=False, strict=True)
+    refused: ClassVar[Mapping[str, str]] = {}
+    """Keys that users of other tools may look for and that are not here on purpose → why."""
 
     @model_validator(mode="before")
     @classmethod

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
-from reroll.api import Problem
+from reroll.api import Config, Problem
 
 SECRET_WORDS = ("token", "secret", "password", "api_key")
 
@@ -32,6 +32,9 @@ def _problem(item: dict[str, Any], prefix: str, model: type[BaseModel]) -> Probl
     if item["type"] == "extra_forbidden":
         owner = _model_at(model, item["loc"][:-1])
         names = sorted(owner.model_fields) if owner else []
+        refused = owner.refused if owner is not None and issubclass(owner, Config) else {}
+        if reason := refused.get(str(item["loc"][-1])):
+            return Problem(key, f"is refused: {reason}")
         return Problem(key, "is not a key that this table knows", nearest(str(item["loc"][-1]), names))
     if item["type"] == "missing":
         return Problem(key, "is required and not given")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import time
 from collections.abc import Mapping
@@ -9,6 +10,8 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+MOST_WARNINGS = 10
 
 
 class Display:
@@ -19,6 +22,7 @@ class Display:
         self._start: float | None = None
         self._accuracy: float | None = None
         self._total = total
+        self._warnings = 0
         self._progress: Progress | None = None
         if self.console.is_terminal:
             self._progress = Progress(
@@ -36,6 +40,14 @@ class Display:
     def line(self, text: str) -> None:
         """A line that stays."""
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def warn(self, text: str) -> None:
+        """A warning: into the log always, here as long as there are few, so that many do not bury the rest."""
+        logging.getLogger("reroll").warning(text)
+        self._warnings += 1
+        if self._warnings <= MOST_WARNINGS:
+            more = "; further warnings are in run.log" if self._warnings == MOST_WARNINGS else ""
+            self.line(f"warning: {text}{more}")
 
     def evaluated(self, name: str, result: Mapping[str, Any]) -> None:
         self._accuracy = result["accuracy"]
@@ -62,6 +74,8 @@ class Display:
         if self._accuracy is not None:
             facts.append(f"held-out {self._accuracy:.1%}")
         facts.append(f"{metrics['throughput/generated_tokens_per_second']:,.0f} tok/s")
+        trainer, producer = metrics["wait/trainer_seconds"], metrics["wait/producer_seconds"]
+        facts.append(f"waits: trainer {trainer:.2f} s, generation {producer:.2f} s")
         if self._progress is not None:
             self._progress.update(self._task, completed=done, facts="  ".join(facts))
             return

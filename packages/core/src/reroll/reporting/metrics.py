@@ -4,13 +4,41 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from statistics import fmean, pstdev
 
 from reroll.api import Decision, Group, PublicationReport
 
 
-def collection_metrics(decided: Sequence[tuple[Group, Decision]], version: int) -> dict[str, float]:
-    """Of the groups of one collection; `version` is the trainer's when they were consumed."""
+@dataclass(frozen=True)
+class Totals:
+    """Since the start of the run; seconds by the event loop's clock.
+
+    Attributes:
+        generating_seconds: training groups were being generated.
+        trainer_waiting_seconds: the trainer waited for a collection.
+        producer_blocked_seconds: generation stood still and waited for the trainer.
+    """
+
+    generated_tokens: int = 0
+    generating_seconds: float = 0.0
+    trainer_waiting_seconds: float = 0.0
+    producer_blocked_seconds: float = 0.0
+
+    def since(self, before: Totals) -> dict[str, float]:
+        """Metrics of what came in between."""
+        tokens = self.generated_tokens - before.generated_tokens
+        seconds = self.generating_seconds - before.generating_seconds
+        return {
+            "throughput/generated_tokens_per_second": tokens / seconds if seconds else 0.0,
+            "throughput/generation_seconds": seconds,
+            "wait/trainer_seconds": self.trainer_waiting_seconds - before.trainer_waiting_seconds,
+            "wait/producer_seconds": self.producer_blocked_seconds - before.producer_blocked_seconds,
+        }
+
+
+def collection_metrics(decided: Sequence[tuple[Group, Decision]], staleness: Sequence[int]) -> dict[str, float]:
+    """Of the groups of one collection; `staleness` of those that are trained on, in optimizer steps."""
     groups = [group for group, _ in decided]
     traces = [trace for group in groups for trace in group.traces]
     rewards = [reward for group in groups for reward in group.scored_rewards]
@@ -34,13 +62,26 @@ def collection_metrics(decided: Sequence[tuple[Group, Decision]], version: int) 
         "rollout/response_tokens_min": min(lengths),
         "rollout/response_tokens_max": max(lengths),
         "rollout/truncated": fmean(trace.truncated for trace in traces),
-        "rollout/staleness": fmean(group.staleness(version) for group in groups),
+        "staleness/mean": fmean(staleness) if staleness else 0.0,
+        "staleness/max": max(staleness, default=0),
+        **{f"staleness/groups_{steps}": count for steps, count in sorted(Counter(staleness).items())},
     }
+
+
+def pipeline_metrics(ledger: Mapping[str, int], retried: int) -> dict[str, float]:
+    """Where the run's groups are, and how they have ended so far; see `Ledger.summary`."""
+    return {f"groups/{name}": float(count) for name, count in ledger.items()} | {"groups/retried": float(retried)}
 
 
 def training_metrics(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
     """Of the optimizer steps of one collection: their means."""
-    return {f"train/{name}": fmean(step[name] for step in steps) for name in (steps[0] if steps else ())}
+    if not steps:
+        return {}
+    seconds = sum(step["seconds"] for step in steps)
+    return {f"train/{name}": fmean(step[name] for step in steps) for name in steps[0]} | {
+        "throughput/trained_tokens_per_second": sum(step["forward_tokens"] for step in steps) / seconds,
+        "throughput/training_seconds": seconds,
+    }
 
 
 def publication_metrics(report: PublicationReport) -> dict[str, float]:
@@ -48,5 +89,7 @@ def publication_metrics(report: PublicationReport) -> dict[str, float]:
     return {
         "publication/seconds": report.seconds,
         "publication/pause_seconds": report.pause_seconds,
+        "publication/recompute_seconds": report.recompute_seconds,
+        "publication/in_flight": report.in_flight,
         "publication/bytes": report.num_bytes,
     }

@@ -31,6 +31,14 @@ class Summary:
     trained_tokens: int = 0
     training_seconds: float = 0.0
     publication_seconds: float = 0.0
+    pause_seconds: float = 0.0
+    """That engines stood still for publications, summed over engines; recomputation apart."""
+    recompute_seconds: float = 0.0
+    """That engines computed caches again after publications."""
+    trainer_waiting_seconds: float = 0.0
+    """That the trainer waited for a collection."""
+    producer_blocked_seconds: float = 0.0
+    """That generation stood still because the trainer was behind."""
     wall_seconds: float = 0.0
     training_wall_seconds: float = 0.0
     """From the first collection to the last step: without start, evaluations and end."""
@@ -122,6 +130,10 @@ def closing_lines(summary: Summary) -> Sequence[str]:
         f"({summary.wall_seconds:.1f} s with start and evaluations); "
         f"{_rate(summary.generated_tokens, summary.generation_seconds):,.0f} tokens/s generated, "
         f"{_rate(summary.trained_tokens, summary.training_seconds):,.0f} tokens/s trained"
+    )
+    lines.append(
+        f"the trainer waited {summary.trainer_waiting_seconds:.1f} s for rollouts, generation "
+        f"{summary.producer_blocked_seconds:.1f} s for the trainer"
     )
     if summary.skipped:
         lines.append("skipped prompts: " + ", ".join(f"{reason}: {count}" for reason, count in summary.skipped.items()))

@@ -50,8 +50,13 @@ class RolloutSection(ConfigSection):
     """What decides whether a scored group is trained on; the first that does not pass it decides."""
     failure_policy: Literal["exclude"] | float = "exclude"
     """A response whose verifier failed: `exclude` leaves it out of statistics and loss; a number is its score."""
+    over_sampling_factor: float = Field(1.0, ge=1)
+    """A collection is full with rollout_batch_size groups that pass the filters, and closed when so many times as many
+    were decided. At 1 nothing is generated in place of groups that do not pass."""
     max_empty_collections: int = Field(3, gt=0)
     """So many collections in a row without a group to train on end the run."""
+    observe_sibling_timing: bool = False
+    """Writes `<output>/sibling_timing_<attempt>.jsonl`: start, first token and end of every response, by group."""
     scoring: ScoringConfig = ScoringConfig()
     """The processes in which verifiers run."""
 
@@ -68,6 +73,11 @@ class RolloutSection(ConfigSection):
     def collection_size(self) -> int:
         """Responses of one collection."""
         return self.rollout_batch_size * self.n_samples_per_prompt
+
+    @property
+    def most_groups(self) -> int:
+        """Decided groups that close a collection."""
+        return int(self.rollout_batch_size * self.over_sampling_factor)
 
     def sampling(self, seed: int) -> SamplingParams:
         """The training sampling parameters with a response's own seed."""

@@ -9,8 +9,9 @@ from statistics import fmean
 
 from reroll.api import Group, RerollError, SamplingParams, TaskSet
 from reroll.rollouts.config import EvalSet, RolloutSection
-from reroll.rollouts.producer import GroupPlan, Producer
+from reroll.rollouts.groups import GroupMaker, GroupPlan
 from reroll.tasks.cursor import Dispatch
+from reroll.workers.together import together
 
 
 class EvaluationError(RerollError):
@@ -61,12 +62,12 @@ class EvalResult:
 class Evaluator:
     """One evaluation set, rendered once."""
 
-    def __init__(self, settings: EvalSet, task_set: TaskSet, producer: Producer, rollout: RolloutSection) -> None:
+    def __init__(self, settings: EvalSet, task_set: TaskSet, maker: GroupMaker, rollout: RolloutSection) -> None:
         self.settings = settings
         self.fingerprint = task_set.fingerprint()
-        self._producer = producer
+        self._maker = maker
         limit = settings.max_prompt_len or rollout.rollout_max_prompt_len
-        prompts = [Dispatch(task, producer.renderer.render(task), 0) for task in task_set]
+        prompts = [Dispatch(task, maker.renderer.render(task), 0) for task in task_set]
         self._dispatches = [item for item in prompts if len(item.rendered.token_ids) <= limit]
         self._skipped = len(prompts) - len(self._dispatches)
         self._plan = GroupPlan(
@@ -85,9 +86,16 @@ class Evaluator:
         )
 
     async def run(self, step: int) -> tuple[EvalResult, list[Group]]:
-        """Answers and scores the whole set; `step` is the number of completed optimizer steps."""
-        numbered = list(enumerate(self._dispatches))
-        groups = await self._producer.groups(numbered, replace(self._plan, rollout_id=step))
+        """Answers and scores the whole set with the engines, which training groups may be using as well.
+
+        Args:
+            step: completed optimizer steps. The engines serve that version until the last answer is there: no
+                weights may be published meanwhile.
+        """
+        plan = replace(self._plan, rollout_id=step)
+        groups = await together(self._maker.make(index, item, plan) for index, item in enumerate(self._dispatches))
+        versions = {version for group in groups for trace in group.traces for version in trace.weight_versions}
+        assert versions <= {step}, f"evaluation at step {step} was answered by weights of versions {sorted(versions)}"
         return summarise(self.settings.name, step, groups, self._skipped, self.fingerprint), groups
 
 

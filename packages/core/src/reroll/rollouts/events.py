@@ -20,6 +20,10 @@ class GroupEvents:
     def __init__(self, writers: Sequence[type[RecordWriter]], run: RunFile) -> None:
         self.ledger = Ledger()
         self.filtered: Counter[str] = Counter()
+        self.retried = 0
+        """Expired groups whose task is dispatched again."""
+        self._recorded: dict[int, str] = {}
+        """Group index → observation id of what was scored and has not left."""
         self._writers: list[RecordWriter] = []
         for cls in writers:
             try:
@@ -32,18 +36,31 @@ class GroupEvents:
     def open(self, context: RunContext) -> None:
         self._tell(lambda writer: writer.open(context))
 
-    def dispatched(self, group_index: int, task_key: str) -> None:
-        self.ledger.dispatch(group_index, task_key)
+    def dispatched(self) -> int:
+        """A task goes to the engines; gives its group index."""
+        return self.ledger.dispatch()
 
     def scored(self, group: Group, decision: Decision) -> None:
         """Recorded before the decision is applied."""
+        self.ledger.queue(group.group_index)
         if decision.outcome != "passed":
             self.filtered[decision.reason] += 1
+        self._recorded[group.group_index] = group.observation_id
         self._tell(lambda writer: writer.group_scored(group.observation_id, group, decision))
 
-    def left(self, group: Group, disposition: Disposition, staleness: int = 0) -> None:
-        self.ledger.end(group.group_index, disposition)
-        self._tell(lambda writer: writer.group_left(group.observation_id, disposition, staleness))
+    def left(self, group_index: int, disposition: Disposition, staleness: int = 0) -> None:
+        """The dispatch has ended. Writers hear of it where they heard of the group."""
+        self.ledger.end(group_index, disposition)
+        observation_id = self._recorded.pop(group_index, None)
+        if observation_id is not None:
+            self._tell(lambda writer: writer.group_left(observation_id, disposition, staleness))
+
+    def return_rest(self) -> int:
+        """The run is over: whatever has not ended was for nothing and would be dispatched again. Gives its number."""
+        rest = self.ledger.unfinished()
+        for group_index in rest:
+            self.left(group_index, "returned")
+        return len(rest)
 
     def metrics(self) -> dict[str, float]:
         """What the writers report."""

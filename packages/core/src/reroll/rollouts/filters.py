@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from reroll.api import Decision, Group, GroupFilter, PluginError
+from pydantic import Field, model_validator
+
+from reroll.api import Config, Decision, Group, GroupFilter, PluginError
 
 
 class ZeroVariance(GroupFilter):
@@ -14,6 +16,37 @@ class ZeroVariance(GroupFilter):
         rewards = set(group.scored_rewards)
         if len(rewards) == 1:
             return Decision("filtered", f"zero_variance_{rewards.pop():g}")
+        return Decision("passed")
+
+
+class PassRateConfig(Config):
+    min_pass_rate: float = Field(0.1, ge=0, le=1)
+    """Groups below it are too hard."""
+    max_pass_rate: float = Field(0.9, ge=0, le=1)
+    """Groups above it are too easy."""
+    pass_reward: float = 1.0
+    """A response passes with at least this reward."""
+
+    @model_validator(mode="after")
+    def _band(self) -> PassRateConfig:
+        if self.min_pass_rate > self.max_pass_rate:
+            raise ValueError(f"min_pass_rate = {self.min_pass_rate} is above max_pass_rate = {self.max_pass_rate}")
+        return self
+
+
+class PassRate(GroupFilter):
+    """Keeps groups whose share of right responses lies within a band, its ends included."""
+
+    name = "pass_rate"
+    Config = PassRateConfig
+
+    def decide(self, group: Group) -> Decision:
+        rewards, config = group.scored_rewards, self.config
+        rate = sum(reward >= config.pass_reward - 1e-9 for reward in rewards) / len(rewards)
+        if rate < config.min_pass_rate:
+            return Decision("filtered", f"pass_rate_below_{config.min_pass_rate:g}")
+        if rate > config.max_pass_rate:
+            return Decision("filtered", f"pass_rate_above_{config.max_pass_rate:g}")
         return Decision("passed")
 
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from reroll.api import ConfigSection, GroupFilter, Harness, Verifier, hookimpl
+from reroll.api import ConfigSection, GroupFilter, Harness, RecordWriter, Verifier, hookimpl
 
 
 @hookimpl
 def reroll_config_sections() -> list[type[ConfigSection]]:
+    from reroll.rollouts.async_config import AsyncSection
     from reroll.rollouts.config import EvalSection, RolloutSection
 
-    return [RolloutSection, EvalSection]
+    return [RolloutSection, AsyncSection, EvalSection]
 
 
 @hookimpl
@@ -21,9 +22,16 @@ def reroll_harnesses() -> list[type[Harness]]:
 
 @hookimpl
 def reroll_group_filters() -> list[type[GroupFilter]]:
-    from reroll.rollouts.filters import ZeroVariance
+    from reroll.rollouts.filters import PassRate, ZeroVariance
 
-    return [ZeroVariance]
+    return [ZeroVariance, PassRate]
+
+
+@hookimpl
+def reroll_record_writers() -> list[type[RecordWriter]]:
+    from reroll.rollouts.timing import SiblingTiming
+
+    return [SiblingTiming]
 
 
 @hookimpl

@@ -1,180 +1,227 @@
-"""The producer: tasks → groups of scored traces."""
+"""The producer: keeps the engines at work, within the bounds, and hands out collections."""
 
 from __future__ import annotations
 
-import time
-import uuid
+import asyncio
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from reroll.api import (
-    EngineError,
-    Group,
-    Harness,
-    HarnessContext,
-    PluginError,
-    RequestRefused,
-    SamplingParams,
-    Trace,
-    WorkerDied,
-)
-from reroll.rollouts.admission import GroupAdmission
-from reroll.rollouts.scoring.rewards import FailurePolicy, combine_rewards
-from reroll.rollouts.scoring.scorer import Scorer
-from reroll.rollouts.seeds import response_seed
-from reroll.serving.router import LeastLoadedRouter
-from reroll.tasks.cursor import Dispatch
-from reroll.tasks.render import Renderer
-from reroll.workers.together import first_cause, together
+from reroll.api import Group, GroupFilter
+from reroll.rollouts.buffer import Collection, FinishedGroup, GroupBuffer
+from reroll.rollouts.events import GroupEvents
+from reroll.rollouts.filters import decide
+from reroll.rollouts.groups import GroupMaker, GroupPlan
+from reroll.rollouts.stopwatch import Stopwatch
+from reroll.tasks.cursor import Cursor, Dispatch
 
-
-@dataclass(frozen=True)
-class GroupPlan:
-    """How the groups of one collection, or of one evaluation, are drawn.
-
-    Attributes:
-        sampling: everything but the seed.
-        purpose: `train`, or the name of an evaluation set; part of the seeds.
-    """
-
-    rollout_id: int
-    size: int
-    sampling: SamplingParams
-    max_context: int | None
-    purpose: str
+MOST_RETURNS = 16
+"""A task that was handed back so often in a row counts as failed: something aborts it every time."""
 
 
 class Producer:
-    """Runs the harness for every sibling of a group and has the group scored."""
+    """Dispatches tasks, makes groups of them, and buffers those until a collection is asked for.
+
+    How far it runs ahead follows from the staleness bound: with the trainer waiting, one collection and
+    `size.ahead` more are under way; while it works, `size.ahead`. With `ahead` 0 generation and training take turns,
+    and whole rounds are dispatched, so that equal runs make equal batches.
+
+    Args:
+        collections: that will be asked for in all; nothing is dispatched beyond them.
+        concurrent: most groups in flight.
+        homogeneous: a group whose tokens come from several weight versions is generated again.
+        retry: tasks of expired groups are dispatched again.
+    """
 
     def __init__(
         self,
-        harness: Harness,
-        renderer: Renderer,
-        router: LeastLoadedRouter,
-        admission: GroupAdmission,
-        scorer: Scorer,
-        verifier_weights: dict[str, float],
-        failure_policy: FailurePolicy,
-        rollout_seed: int,
+        cursor: Cursor,
+        maker: GroupMaker,
+        events: GroupEvents,
+        group_filters: Sequence[GroupFilter],
+        buffer: GroupBuffer,
+        plan: GroupPlan,
+        *,
+        collections: int,
+        concurrent: int | None,
+        homogeneous: bool,
+        retry: bool,
     ) -> None:
-        self.harness = harness
-        self.renderer = renderer
-        self.router = router
-        self.admission = admission
-        self.scorer = scorer
-        self.verifier_weights = verifier_weights
-        self.failure_policy = failure_policy
-        self.rollout_seed = rollout_seed
-        self.generation_seconds = 0.0
-        """Of training groups, from their dispatch to the last answer."""
+        self.maker = maker
+        self.cursor = cursor
+        self.events = events
+        self.buffer = buffer
+        self.in_flight = 0
+        """Groups between their dispatch and the buffer."""
         self.generated_tokens = 0
-        """Of training groups."""
+        self.generating = Stopwatch()
+        """Runs while training groups are being generated."""
+        self.blocked = Stopwatch()
+        """Runs while none is and the trainer is busy: the staleness bound or the buffer lets nothing more in."""
+        self.trainer_waiting = Stopwatch()
+        """Runs while a collection is waited for."""
+        self._filters = list(group_filters)
+        self._plan = plan
+        self._left = collections
+        self._taken = 0
+        self._concurrent = concurrent
+        self._homogeneous = homogeneous
+        self._retry = retry
+        self._returns: Counter[str] = Counter()
+        self._expired: list[FinishedGroup] = []
+        self._waiting: dict[int, FinishedGroup] = {}
+        """Scored groups for which the buffer has no room, by group index."""
+        self._version: int | None = None
+        """The trainer's, while it waits for a collection."""
+        self._dry = False
+        """The data had nothing more when it was last asked."""
+        self._changed = asyncio.Event()
+        self._room = asyncio.Event()
+        self._tasks: asyncio.TaskGroup | None = None
+        self._running: set[asyncio.Task[None]] = set()
 
-    async def groups(self, dispatches: Sequence[tuple[int, Dispatch]], plan: GroupPlan) -> list[Group]:
-        """Scored groups in the order of the dispatches, each given as (group index, dispatch).
+    def start(self, tasks: asyncio.TaskGroup) -> None:
+        """From here on groups are made, as tasks of that group, which any failure of theirs ends."""
+        self._tasks = tasks
+        self._dispatch()
 
-        All requests reach the engines in one turn of the event loop, so that equal dispatches always make equal
-        batches; a group is scored as soon as it is whole. The first failure of a worker, an engine or a plugin's
-        contract cancels the rest and is raised.
-        """
-        begun = time.perf_counter()
-        answered: list[float] = []
-        groups = await together(self._produce(index, item, plan, answered) for index, item in dispatches)
-        if plan.purpose == "train" and groups:
-            self.generation_seconds += max(answered) - begun
-            self.generated_tokens += sum(trace.response_tokens for group in groups for trace in group.traces)
-        return groups
+    def stop(self) -> None:
+        """Nothing further is made; groups that are not finished are cancelled."""
+        self._tasks = None
+        for task in list(self._running):
+            task.cancel()
 
-    async def _produce(self, group_index: int, dispatch: Dispatch, plan: GroupPlan, answered: list[float]) -> Group:
-        task, rendered, attempt = dispatch
-        seeds = [
-            response_seed(self.rollout_seed, task.key, attempt, sibling, plan.purpose) for sibling in range(plan.size)
-        ]
-        group = Group(
-            observation_id=uuid.uuid4().hex,
-            group_index=group_index,
-            attempt=attempt,
-            rollout_id=plan.rollout_id,
-            task=task,
-            rendered=rendered,
-            traces=[],
-            seeds=seeds,
-            verifier_weights=self.verifier_weights,
-            source="train" if plan.purpose == "train" else "eval",
-        )
-        async with self.admission.admit():
-            group.traces = await together(
-                self._trace(group, replace(plan.sampling, seed=seed), plan.max_context) for seed in seeds
-            )
-        self.router.release(group.observation_id)
-        answered.append(time.perf_counter())
-        await self._score(group)
-        return group
-
-    async def _trace(self, group: Group, sampling: SamplingParams, max_context: int | None) -> Trace:
-        room = sampling.max_new_tokens
-        if max_context is not None:
-            room = min(room, max_context - len(group.rendered.token_ids))
-        trace_id = uuid.uuid4().hex
-        context = HarnessContext(
-            generate=lambda request: self.router.generate(group.observation_id, request),
-            render=self.renderer.render,
-            decode=self.renderer.decode,
-            sampling=replace(sampling, max_new_tokens=room),
-            max_context=max_context,
-            trace_id=trace_id,
-        )
+    async def collect(self, version: int) -> Collection | None:
+        """The next collection for a trainer at `version`, once there is one; None when the data has run out and
+        everything that was dispatched has left."""
+        assert self._left, "no further collection was announced"
+        self._version = version
+        self.trainer_waiting.enter()
         try:
-            trace = await self.harness.run(group.task, group.rendered, context)
-        except Exception as failure:
-            error = first_cause(failure)
-            if isinstance(error, WorkerDied | PluginError):
-                raise error from None
-            if isinstance(error, EngineError) and not isinstance(error, RequestRefused):
-                raise error from None  # an engine that stopped is no property of this response
-            # One conversation that fails must not cost its siblings: it is kept with its error, unscored.
-            trace = Trace(id=trace_id, task=group.task, stop_condition="error")
-            where = f"harness {self.harness.name}"
-            trace.errors.append({"where": where, "message": f"{type(error).__name__}: {error}"})
-            return trace
-        if not isinstance(trace, Trace):
-            raise PluginError(f"harness {self.harness.name!r} returned {trace!r}; it must return a Trace")
-        check_trace(trace, self.harness.name)
-        if not trace.is_completed:
-            trace.errors.append({"where": "engine", "message": f"the response ended with {trace.stop_condition}"})
-        return trace
+            self._expire(self.buffer.expire(version))
+            self._dispatch()
+            while not self.buffer.ready and not (self._dry and not self.in_flight):
+                self._changed.clear()
+                await self._changed.wait()
+        finally:
+            self._version = None
+            self.trainer_waiting.leave()
+        taken = self.buffer.take()
+        if not taken:
+            return None
+        expired, self._expired = self._expired, []
+        collection = Collection(self._taken, version, self.buffer.size, taken, expired)
+        self._taken += 1
+        self._left -= 1
+        self._room.set()
+        self._dispatch()
+        return collection
 
-    async def _score(self, group: Group) -> None:
-        """Fills in verdicts and rewards; a trace that failed before is not scored."""
-        usable = [trace for trace in group.traces if not trace.errors]
-        verdicts = await self.scorer.score_group(group.task, usable)
-        for trace, found in zip(usable, verdicts, strict=True):
-            trace.verdicts = dict(found)
-            for name, verdict in found.items():
-                if not verdict.scored:
-                    trace.errors.append({"where": f"verifier {name}", "message": f"{verdict.state}: {verdict.detail}"})
-        group.rewards = []
-        for trace in group.traces:
-            if not trace.verdicts:
-                group.rewards.append(None)
-                continue
-            trace.rewards, reward = combine_rewards(trace.verdicts, self.verifier_weights, self.failure_policy)
-            group.rewards.append(reward)
+    def leftovers(self) -> tuple[list[FinishedGroup], list[FinishedGroup]]:
+        """Scored groups that no collection holds, expired and queued ones; asked for when the run is over."""
+        return list(self._expired), [*self.buffer.groups, *self._waiting.values()]
 
+    # Dispatching
 
-def check_trace(trace: Trace, harness: str) -> None:
-    """PluginError if a trace's nodes do not fit together: a shifted log-probability would be trained on silently."""
-    for index, node in enumerate(trace.nodes):
-        tokens = len(node.token_ids)
-        wrong = None
-        if node.parent is not None and not 0 <= node.parent < index:
-            wrong = f"parent {node.parent}"
-        elif len(node.mask) != tokens:
-            wrong = f"{len(node.mask)} mask flags for {tokens} tokens"
-        elif node.sampled and len(node.logprobs) != tokens:
-            wrong = f"{len(node.logprobs)} log-probabilities for {tokens} tokens"
-        elif any(node.mask) and not node.sampled:
-            wrong = "loss on tokens that were not sampled"
-        if wrong:
-            raise PluginError(f"harness {harness!r} gave a trace whose node {index} has {wrong}")
+    def _dispatch(self) -> None:
+        whole_round = self.buffer.size.ahead == 0 and self.in_flight
+        while self._tasks is not None and not whole_round and self._admits() and not self._busy():
+            dispatch = self.cursor.take()
+            self._dry = dispatch is None
+            if dispatch is None:
+                break
+            group_index = self.events.dispatched()
+            self.in_flight += 1
+            task = self._tasks.create_task(self._make(group_index, dispatch))
+            self._running.add(task)
+            task.add_done_callback(self._running.discard)
+        self._account()
+
+    def _admits(self) -> bool:
+        """Whether the staleness bound and the buffer let one more group in."""
+        size, buffer = self.buffer.size, self.buffer
+        collections = min(size.ahead + (self._version is not None), self._left)
+        return (
+            not buffer.full
+            and self.in_flight + buffer.passed < collections * size.batch
+            and self.in_flight + len(buffer) < collections * size.most
+        )
+
+    def _busy(self) -> bool:
+        return self._concurrent is not None and self.in_flight >= self._concurrent
+
+    def _account(self) -> None:
+        """Engines that stand still although there is data, while the trainer waits for nothing, wait for it."""
+        waits = self._version is None and not self._dry and bool(self._left) and not self._admits()
+        self.blocked.run(waits and not self.generating.running)
+
+    # One group
+
+    async def _make(self, group_index: int, dispatch: Dispatch) -> None:
+        """From the dispatch to the buffer, or to another ending."""
+        try:
+            self.generating.enter()
+            self._account()
+            try:
+                plan = replace(self._plan, rollout_id=self._taken)
+                group = await self.maker.generate(group_index, dispatch, plan)
+            finally:
+                self.generating.leave()
+            self._account()
+            self.generated_tokens += sum(trace.response_tokens for trace in group.traces)
+            if self._unusable(group):
+                self._return(group_index, dispatch)
+            else:
+                self._returns.pop(dispatch.task.key, None)
+                await self.maker.score(group)
+                await self._finish(FinishedGroup(group, decide(group, self._filters), dispatch))
+        finally:
+            self.in_flight -= 1
+        self._dispatch()
+        self._changed.set()
+
+    def _unusable(self, group: Group) -> bool:
+        """Aborted responses, and mixed weights where a group must be of one version, are no fault of the task."""
+        if any(trace.stop_condition == "abort" for trace in group.traces):
+            return True
+        return self._homogeneous and len({v for trace in group.traces for v in trace.weight_versions}) > 1
+
+    def _return(self, group_index: int, dispatch: Dispatch) -> None:
+        """The task is generated again. Nothing was scored, so that it is recorded once, when it is whole."""
+        key = dispatch.task.key
+        self._returns[key] += 1
+        if self._returns[key] > MOST_RETURNS:
+            del self._returns[key]
+            self.events.left(group_index, "failed")
+            return
+        self.events.left(group_index, "returned")
+        self._give_back(dispatch)
+
+    async def _finish(self, finished: FinishedGroup) -> None:
+        self.events.scored(finished.group, finished.decision)
+        self._waiting[finished.group.group_index] = finished
+        while self.buffer.full:
+            self._room.clear()
+            await self._room.wait()
+        del self._waiting[finished.group.group_index]
+        version = self._version
+        if version is not None and finished.passed and self.buffer.size.is_stale(finished.group, version):
+            self._expire([finished])
+        else:
+            self.buffer.put(finished)
+
+    def _expire(self, stale: Sequence[FinishedGroup]) -> None:
+        for item in stale:
+            version = self._version
+            assert version is not None, "groups grow old only for a trainer that asks"
+            staleness = item.group.staleness(version + self.buffer.size.updates - 1)
+            self.events.left(item.group.group_index, "expired", staleness)
+            if self._retry:
+                self.events.retried += 1
+                self._give_back(item.dispatch)
+        self._expired += stale
+        self._room.set()
+
+    def _give_back(self, dispatch: Dispatch) -> None:
+        self.cursor.give_back(dispatch)
+        self._dry = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
@@ -48,16 +48,23 @@ class Cursor:
         self._shuffle = shuffle
         self._epochs = epochs
         self._attempts: Counter[str] = Counter()
-        self._walk = self._dispatches()
+        self._given_back: deque[Dispatch] = deque()
+        self._walk = self._prompts()
 
-    def take(self, count: int) -> list[Dispatch]:
-        """The next dispatches; fewer than `count` when the data runs out."""
-        taken: list[Dispatch] = []
-        while len(taken) < count and (dispatch := next(self._walk, None)):
-            taken.append(dispatch)
-        return taken
+    def take(self) -> Dispatch | None:
+        """The next dispatch, one that was given back before a new one; None when the data has run out."""
+        found = self._given_back.popleft() if self._given_back else next(self._walk, None)
+        if found is None:
+            return None
+        attempt = self._attempts[found.task.key]
+        self._attempts[found.task.key] += 1
+        return found._replace(attempt=attempt)
 
-    def _dispatches(self) -> Iterator[Dispatch]:
+    def give_back(self, dispatch: Dispatch) -> None:
+        """The task is to be dispatched again, as its next attempt."""
+        self._given_back.append(dispatch)
+
+    def _prompts(self) -> Iterator[Dispatch]:
         epoch = 0
         while self._epochs is None or epoch < self._epochs:
             kept = 0
@@ -67,9 +74,7 @@ class Cursor:
                     self.skipped[reason] += 1
                     continue
                 kept += 1
-                attempt = self._attempts[task.key]
-                self._attempts[task.key] += 1
-                yield Dispatch(task, rendered, attempt)
+                yield Dispatch(task, rendered, 0)
             if not kept:
                 reasons = ", ".join(f"{reason}: {count}" for reason, count in self.skipped.items()) or "it is empty"
                 raise TaskError(f"no task of {self._task_set.name!r} can be dispatched ({reasons})")

@@ -11,32 +11,55 @@ DISPOSITIONS: tuple[Disposition, ...] = get_args(Disposition)
 
 
 class Ledger:
-    """Counts dispatches and how they ended; refuses an ending that cannot be."""
+    """Counts dispatches, where they are and how they ended; refuses a move that cannot be.
+
+    A dispatch is first in flight, until its responses are scored, then queued, until it is trained on or left out.
+    """
 
     def __init__(self) -> None:
         self.dispatched = 0
         self.ended: Counter[Disposition] = Counter()
-        self._in_flight: dict[int, str] = {}
+        self._in_flight: set[int] = set()
+        self._queued: set[int] = set()
 
-    def dispatch(self, group_index: int, task_key: str) -> None:
-        assert group_index not in self._in_flight, f"group {group_index} is dispatched twice"
-        self._in_flight[group_index] = task_key
+    def dispatch(self) -> int:
+        """A new dispatch; gives its number, the group index."""
+        group_index = self.dispatched
         self.dispatched += 1
+        self._in_flight.add(group_index)
+        return group_index
+
+    def queue(self, group_index: int) -> None:
+        """The group is whole and scored."""
+        assert group_index in self._in_flight, f"group {group_index} is not in flight"
+        self._in_flight.remove(group_index)
+        self._queued.add(group_index)
 
     def end(self, group_index: int, disposition: Disposition) -> None:
-        assert group_index in self._in_flight, f"group {group_index} ended before, or was never dispatched"
-        del self._in_flight[group_index]
+        place = self._in_flight if group_index in self._in_flight else self._queued
+        assert group_index in place, f"group {group_index} ended before, or was never dispatched"
+        place.remove(group_index)
         self.ended[disposition] += 1
 
     @property
-    def in_flight(self) -> dict[int, str]:
-        """Group index → task key of what has not ended."""
-        return dict(self._in_flight)
+    def in_flight(self) -> int:
+        """Dispatches whose responses are being generated or scored."""
+        return len(self._in_flight)
+
+    @property
+    def queued(self) -> int:
+        """Scored groups that have not left yet."""
+        return len(self._queued)
+
+    def unfinished(self) -> list[int]:
+        """Group indices of everything that has not ended."""
+        return sorted(self._in_flight | self._queued)
 
     def summary(self) -> dict[str, int]:
-        """Counts, which add up: dispatched = the endings + in flight."""
+        """Counts, which add up: dispatched = the six endings + in flight + queued."""
         return {
             "dispatched": self.dispatched,
             **{name: self.ended[name] for name in DISPOSITIONS},
-            "in_flight": len(self._in_flight),
+            "in_flight": self.in_flight,
+            "queued": self.queued,
         }

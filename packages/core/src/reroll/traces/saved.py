@@ -7,13 +7,21 @@ import os
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from reroll.api import Decision, Group, RerollError
+from reroll.api import Decision, Disposition, Group, RerollError
 
 SCHEMA = 1
 FILE = "train_rollouts.jsonl"
 MARKER = "train_rollouts.done"
+
+
+class SavedGroup(NamedTuple):
+    """A group to save, what the group filters decided about it, and how it left; None for an evaluation's."""
+
+    group: Group
+    decision: Decision
+    disposition: Disposition | None = None
 
 
 class SavedRolloutError(RerollError, ValueError):
@@ -25,12 +33,8 @@ def step_directory(output: Path, step: int) -> Path:
     return output / "rollouts" / f"step_{step}"
 
 
-def save_groups(output: Path, step: int, groups: Iterable[tuple[Group, Decision]]) -> int:
-    """Writes the traces of a collection and then its marker; gives the number of traces.
-
-    Args:
-        groups: each group with what the group filters decided about it.
-    """
+def save_groups(output: Path, step: int, groups: Iterable[SavedGroup]) -> int:
+    """Writes the traces of a collection and then its marker; gives the number of traces."""
     folder = step_directory(output, step)
     count = write_traces(folder / FILE, groups)
     # The marker appears whole, after the file is closed: a reader that sees it may read every line.
@@ -40,14 +44,14 @@ def save_groups(output: Path, step: int, groups: Iterable[tuple[Group, Decision]
     return count
 
 
-def write_traces(path: Path, groups: Iterable[tuple[Group, Decision]]) -> int:
+def write_traces(path: Path, groups: Iterable[SavedGroup]) -> int:
     """Writes every trace of the groups, one a line, and syncs the file; gives their number."""
     path.parent.mkdir(parents=True, exist_ok=True)
     count = 0
     with path.open("w", encoding="utf-8") as file:
-        for group, decision in groups:
-            for index in range(len(group.traces)):
-                file.write(_line(trace_record(group, index, decision)))
+        for saved in groups:
+            for index in range(len(saved.group.traces)):
+                file.write(_line(trace_record(saved, index)))
                 count += 1
         file.flush()
         os.fsync(file.fileno())
@@ -65,8 +69,9 @@ def _line(record: dict[str, Any]) -> str:
     return line + "\n"
 
 
-def trace_record(group: Group, index: int, decision: Decision) -> dict[str, Any]:
+def trace_record(saved: SavedGroup, index: int) -> dict[str, Any]:
     """One trace of a group as a saved line."""
+    group, decision, disposition = saved
     trace = group.traces[index]
     stamp = {
         "kind": group.source,
@@ -77,6 +82,7 @@ def trace_record(group: Group, index: int, decision: Decision) -> dict[str, Any]
         "is_filtered": decision.outcome != "passed",
         "filter_decision": decision.outcome,
         "filter_reason": decision.reason,
+        "disposition": disposition,
         "group_index": group.group_index,
         "group_attempt": group.attempt,
         "rollout_id": group.rollout_id,

@@ -36,7 +36,8 @@ class ObjectiveSection(ConfigSection):
     """True: the policy ratio's denominator is the engine's log-probability. False: the trainer's own score at the
     start of the collection."""
     correction: Annotated[Selection | None, Hook("corrections")] = None
-    """Off-policy correction between engine and trainer, e.g. "tis" or { name = "tis", tis_clip = 2.0 }."""
+    """Off-policy correction between engine and trainer, e.g. "tis" or { name = "tis", tis_clip = 2.0 }. By default
+    "tis" with async.fully_async, unless use_rollout_logprobs is set, and none otherwise; "none" switches it off."""
 
     def problems(self, run: RunFile) -> Iterator[Problem]:
         if self.use_kl_loss and not self.kl_loss_coef:
@@ -51,7 +52,7 @@ class ObjectiveSection(ConfigSection):
                 f"is {self.kl_loss_coef}, but use_kl_loss is false: it would do nothing",
                 "set objective.use_kl_loss = true",
             )
-        if self.correction and self.use_rollout_logprobs:
+        if self.correction and self.correction.name != "none" and self.use_rollout_logprobs:
             yield Problem(
                 "objective.correction",
                 "does nothing beside use_rollout_logprobs = true: the ratio is then taken to the engine already",

@@ -32,3 +32,14 @@ class TruncatedImportanceSampling(Correction):
         self, old_logprobs: torch.Tensor, rollout_logprobs: torch.Tensor, response: torch.Tensor
     ) -> torch.Tensor:
         return (old_logprobs - rollout_logprobs).exp().clamp(self.config.tis_clip_low, self.config.tis_clip)
+
+
+class NoCorrection(Correction):
+    """Every token counts in full. For an asynchronous run that is not to be corrected."""
+
+    name = "none"
+
+    def weights(
+        self, old_logprobs: torch.Tensor, rollout_logprobs: torch.Tensor, response: torch.Tensor
+    ) -> torch.Tensor:
+        return old_logprobs.new_ones(old_logprobs.shape)

@@ -21,6 +21,6 @@ def reroll_advantages() -> list[type[Advantage]]:
 
 @hookimpl
 def reroll_corrections() -> list[type[Correction]]:
-    from reroll.training.corrections import TruncatedImportanceSampling
+    from reroll.training.corrections import NoCorrection, TruncatedImportanceSampling
 
-    return [TruncatedImportanceSampling]
+    return [TruncatedImportanceSampling, NoCorrection]

@@ -66,6 +66,7 @@ async def start_trainer(
     temperature: float,
     global_batch_size: int,
     total_steps: int,
+    correction: Selection | None,
     seed: int,
     log: Path,
 ) -> Trainer:
@@ -90,7 +91,7 @@ async def start_trainer(
             "temperature": temperature,
             "recipe": recipe,
             "settings": settings,
-            "correction": _correction(run, objective.correction),
+            "correction": _correction(run, correction),
             "use_reference": objective.use_kl_loss,
             "seed": seed,
             "threads": section.threads,

@@ -20,7 +20,7 @@ async def together(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
     return [task.result() for task in tasks]
 
 
-async def uninterrupted(coroutine: Coroutine[Any, Any, T]) -> T:
+async def uninterrupted(coroutine: Coroutine[Any, Any, T] | asyncio.Task[T]) -> T:
     """Runs to its end even if the caller is cancelled meanwhile, and then lets the cancellation through: for what
     takes workers down."""
     task = asyncio.ensure_future(coroutine)

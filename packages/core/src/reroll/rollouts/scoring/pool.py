@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, deque
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -41,6 +41,7 @@ class ScoringPool:
         load_seconds: in which a verifier must have been imported and made.
         window: most calls that one worker has at a time; the rest wait here.
         logs: folder for the workers' output, what verifiers print included; None keeps none.
+        warn: hears of every process that ends by itself.
     """
 
     def __init__(
@@ -53,6 +54,7 @@ class ScoringPool:
         load_seconds: float = 120.0,
         window: int = 64,
         logs: Path | None = None,
+        warn: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.verifiers = dict(verifiers)
         self.workers = workers
@@ -61,6 +63,7 @@ class ScoringPool:
         self.window = window
         self._memory_bytes = memory_limit_mb << 20
         self._logs = logs
+        self._warn = warn
         self._pending: deque[Job] = deque()
         self._lanes: set[Lane] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -207,6 +210,8 @@ class ScoringPool:
 
     def _bury(self, lane: Lane, culprit: Job | None, words: str) -> None:
         """Blames the call that a worker died of, and replaces the worker."""
+        if words:
+            self._warn(f"{words.splitlines()[0].removesuffix('; its last words:')}; another takes its place")
         again = lane.unanswered(but=culprit)
         if culprit is None:
             for job in again:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self, cast
@@ -42,7 +42,11 @@ class Scorer:
     """
 
     def __init__(
-        self, verifiers: Mapping[str, SelectedVerifier], config: ScoringConfig | None = None, logs: Path | None = None
+        self,
+        verifiers: Mapping[str, SelectedVerifier],
+        config: ScoringConfig | None = None,
+        logs: Path | None = None,
+        warn: Callable[[str], None] = lambda text: None,
     ) -> None:
         config = config or ScoringConfig()
         self.verifiers = dict(verifiers)
@@ -62,6 +66,7 @@ class Scorer:
             config.deadline_seconds,
             memory_limit_mb=config.memory_limit_mb,
             logs=logs,
+            warn=warn,
         )
 
     async def __aenter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""The producer: groups in order, seeds of siblings, and what each failure costs."""
+"""The maker: groups in order, seeds of siblings, and what each failure costs."""
 
 import asyncio
 from types import SimpleNamespace
@@ -22,11 +22,12 @@ from reroll.api import (
     WorkerDied,
 )
 from reroll.rollouts.admission import GroupAdmission
+from reroll.rollouts.groups import GroupMaker, GroupPlan, check_trace
 from reroll.rollouts.harnesses import SingleTurn
-from reroll.rollouts.producer import GroupPlan, Producer, check_trace
 from reroll.rollouts.seeds import response_seed
 from reroll.serving.router import LeastLoadedRouter
 from reroll.tasks.cursor import Dispatch
+from reroll.workers.together import together
 
 ROLLOUT_SEED = 17
 
@@ -120,7 +121,7 @@ def plan(size=3, purpose="train", max_context=100, max_new_tokens=50):
 
 def make(engine, scorer=None, harness=None, failure_policy="exclude", weights=None):
     engines = engine if isinstance(engine, list) else [engine]
-    return Producer(
+    return GroupMaker(
         harness=harness or SingleTurn(),
         renderer=SimpleNamespace(render=None, decode=lambda ids: " ".join(map(str, ids))),
         router=RecordingRouter(engines),
@@ -132,9 +133,13 @@ def make(engine, scorer=None, harness=None, failure_policy="exclude", weights=No
     )
 
 
-def produce(producer, *dispatches, of=None):
+async def make_all(maker, dispatches, of):
+    return await together(maker.make(index, item, of) for index, item in dispatches)
+
+
+def produce(maker, *dispatches, of=None):
     async def main():
-        return await asyncio.wait_for(producer.groups(dispatches, of or plan()), 20)
+        return await asyncio.wait_for(make_all(maker, dispatches, of or plan()), 20)
 
     return asyncio.run(main())
 
@@ -159,8 +164,8 @@ def fail_with(error, place=1):
 
 def test_groups_come_in_the_order_of_their_dispatches_with_all_that_they_are_made_of():
     engine = EchoEngine()
-    producer = make(engine)
-    groups = produce(producer, dispatch(5), dispatch(2), dispatch(9, attempt=4))
+    maker = make(engine)
+    groups = produce(maker, dispatch(5), dispatch(2), dispatch(9, attempt=4))
     assert [group.group_index for group in groups] == [5, 2, 9]
     assert [group.task.source_row for group in groups] == [5, 2, 9]
     assert [group.attempt for group in groups] == [0, 0, 4]
@@ -171,12 +176,6 @@ def test_groups_come_in_the_order_of_their_dispatches_with_all_that_they_are_mad
     assert len({group.observation_id for group in groups}) == 3
     assert len({trace.id for group in groups for trace in group.traces}) == 9
     assert [request.input_ids for request in engine.requests] == [[5, 5]] * 3 + [[2, 2]] * 3 + [[9, 9]] * 3
-
-
-def test_no_dispatches_give_no_groups():
-    producer = make(EchoEngine())
-    assert produce(producer) == []
-    assert (producer.generated_tokens, producer.generation_seconds) == (0, 0.0)
 
 
 def test_a_trace_of_the_single_turn_is_the_prompt_and_the_answer_as_sampled():
@@ -200,20 +199,15 @@ def test_siblings_are_drawn_with_seeds_of_their_own_that_anyone_can_derive():
     assert {request.sampling.temperature for request in engine.requests} == {0.7}
 
 
-def test_an_evaluation_draws_with_other_seeds_and_is_no_training_throughput():
-    producer = make(EchoEngine())
-    (group,) = produce(producer, dispatch(5), of=plan(purpose="eval:held-out"))
+def test_an_evaluation_draws_with_other_seeds():
+    (group,) = produce(make(EchoEngine()), dispatch(5), of=plan(purpose="eval:held-out"))
     assert group.source == "eval"
     assert group.seeds == [response_seed(ROLLOUT_SEED, "set:5", 0, n, "eval:held-out") for n in range(3)]
-    assert (producer.generated_tokens, producer.generation_seconds) == (0, 0.0)
-    produce(producer, dispatch(5), dispatch(6))
-    assert producer.generated_tokens == 12
-    assert producer.generation_seconds > 0
 
 
 def test_all_requests_of_one_call_reach_the_engine_in_one_turn_of_the_event_loop():
     engine = EchoEngine()
-    producer = make(engine)
+    maker = make(engine)
 
     async def main():
         loop = asyncio.get_running_loop()
@@ -226,7 +220,7 @@ def test_all_requests_of_one_call_reach_the_engine_in_one_turn_of_the_event_loop
         handle = loop.call_soon(tick)
         await asyncio.sleep(0)
         for _ in range(2):
-            await producer.groups([dispatch(row) for row in range(4)], plan(size=3))
+            await make_all(maker, [dispatch(row) for row in range(4)], plan(size=3))
         handle.cancel()
 
     asyncio.run(main())
@@ -238,13 +232,13 @@ def test_all_requests_of_one_call_reach_the_engine_in_one_turn_of_the_event_loop
 
 def test_a_group_stays_on_one_engine_and_is_forgotten_when_it_ends():
     engines = [EchoEngine(), EchoEngine()]
-    producer = make(engines)
-    groups = produce(producer, *(dispatch(row) for row in range(4)))
+    maker = make(engines)
+    groups = produce(maker, *(dispatch(row) for row in range(4)))
     assert [[request.input_ids[0] for request in engine.requests] for engine in engines] == [
         [0, 0, 0, 2, 2, 2],
         [1, 1, 1, 3, 3, 3],
     ]
-    assert sorted(producer.router.released) == sorted(group.observation_id for group in groups)
+    assert sorted(maker.router.released) == sorted(group.observation_id for group in groups)
 
 
 def test_a_refused_request_costs_its_response_and_nothing_else():
@@ -288,13 +282,13 @@ def test_a_group_whose_responses_all_failed_is_given_unscored():
 )
 def test_what_is_no_property_of_one_response_ends_everything(error):
     engine = EchoEngine(fail_with(error), hang={0, 2, 3, 4, 5})
-    producer = make(engine)
+    maker = make(engine)
     with pytest.raises(type(error)) as caught:
-        produce(producer, dispatch(5), dispatch(6))
+        produce(maker, dispatch(5), dispatch(6))
     assert caught.value is error, "raised as itself, not in a group of exceptions"
     assert engine.cancelled == 5, "the rest does not go on in the background"
-    assert producer.admission.in_flight == 0
-    assert producer.router.in_flight(engine) == 0
+    assert maker.admission.in_flight == 0
+    assert maker.router.in_flight(engine) == 0
 
 
 def test_a_scorer_whose_plugin_breaks_its_contract_ends_everything():
@@ -337,8 +331,8 @@ def test_a_verifier_that_failed_excludes_its_response():
 def test_a_stated_score_stands_in_for_a_verifier_that_failed_and_not_for_a_missing_answer():
     scorer = EqualsTarget([{"v": FAILED, "w": Verdict(1.0)}, {"v": Verdict(1.0), "w": Verdict(1.0)}])
     weights = {"v": 2.0, "w": 1.0}
-    producer = make(EchoEngine(refuse(1)), scorer, failure_policy=-0.5, weights=weights)
-    (group,) = produce(producer, dispatch(5))
+    maker = make(EchoEngine(refuse(1)), scorer, failure_policy=-0.5, weights=weights)
+    (group,) = produce(maker, dispatch(5))
     assert group.rewards == [2.0 * -0.5 + 1.0, None, 3.0]
     assert group.traces[0].rewards == {"w": 1.0}, "a stated score is no verdict"
     assert group.verifier_weights == weights
@@ -362,15 +356,15 @@ def test_each_prompt_leaves_room_of_its_own():
 
 def test_a_closed_gate_keeps_every_request_back():
     engine = EchoEngine()
-    producer = make(engine)
+    maker = make(engine)
 
     async def main():
-        producer.admission.close()
-        producing = asyncio.create_task(producer.groups([dispatch(5), dispatch(6)], plan()))
+        maker.admission.close()
+        producing = asyncio.create_task(make_all(maker, [dispatch(5), dispatch(6)], plan()))
         for _ in range(50):
             await asyncio.sleep(0)
         held_back = list(engine.requests)
-        producer.admission.open()
+        maker.admission.open()
         groups = await asyncio.wait_for(producing, 20)
         return held_back, groups
 
@@ -381,17 +375,17 @@ def test_a_closed_gate_keeps_every_request_back():
 
 def test_scoring_does_not_hold_the_gate():
     """A publication waits for engines, not for verifiers."""
-    producer = make(EchoEngine())
+    maker = make(EchoEngine())
     drained = []
 
     class WaitsForTheGate(EqualsTarget):
         async def score_group(self, task, traces):
-            await asyncio.wait_for(producer.admission.drained(), 20)
-            drained.append(producer.admission.in_flight)
+            await asyncio.wait_for(maker.admission.drained(), 20)
+            drained.append(maker.admission.in_flight)
             return await super().score_group(task, traces)
 
-    producer.scorer = WaitsForTheGate()
-    produce(producer, dispatch(5), dispatch(6))
+    maker.scorer = WaitsForTheGate()
+    produce(maker, dispatch(5), dispatch(6))
     assert drained == [0, 0]
 
 

@@ -1,0 +1,149 @@
+"""The buffer of finished groups, between scoring and training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from reroll.api import Decision, Disposition, Group
+from reroll.tasks.cursor import Dispatch
+
+
+@dataclass(frozen=True, eq=False)
+class FinishedGroup:
+    """A scored group with what was decided about it, and the dispatch that it came from."""
+
+    group: Group
+    decision: Decision
+    dispatch: Dispatch
+
+    @property
+    def passed(self) -> bool:
+        return self.decision.outcome == "passed"
+
+    @property
+    def generated(self) -> bool:
+        """Whether any response came to its end."""
+        return any(trace.is_completed for trace in self.group.traces)
+
+    @property
+    def disposition(self) -> Disposition:
+        """How the group leaves when its collection is trained on."""
+        if self.decision.outcome == "passed":
+            return "consumed"
+        return self.decision.outcome if self.generated else "failed"
+
+
+@dataclass(frozen=True)
+class CollectionSize:
+    """What a collection may hold.
+
+    Attributes:
+        batch: groups that passed the filters; with so many it is full.
+        most: decided groups; with so many it is closed, full or not. Equal to `batch`, nothing is over-sampled.
+        updates: optimizer steps that it feeds.
+        max_staleness: largest age of a group's oldest token, in optimizer steps, at the last of those steps.
+    """
+
+    batch: int
+    most: int
+    updates: int
+    max_staleness: int
+
+    def is_stale(self, group: Group, version: int) -> bool:
+        """Whether the group is too old for a collection that is taken at trainer version `version`."""
+        return group.staleness(version + self.updates - 1) > self.max_staleness
+
+    @property
+    def ahead(self) -> int:
+        """Collections that may be under way beyond the one that the trainer waits for, so that none of their groups
+        can pass the bound: those started `ahead` collections before their use are
+        `ahead * updates + updates - 1` steps old at its last step. 0 is synchronous."""
+        return (self.max_staleness + 1) // self.updates - 1
+
+
+@dataclass(frozen=True)
+class Collection:
+    """What one visit to the buffer gave.
+
+    Attributes:
+        version: the trainer's when the collection was taken.
+        groups: decided ones, in the order of dispatch; those that passed are trained on.
+        expired: groups that were too old, since the last collection.
+    """
+
+    rollout_id: int
+    version: int
+    size: CollectionSize
+    groups: Sequence[FinishedGroup]
+    expired: Sequence[FinishedGroup]
+
+    @property
+    def passed(self) -> list[Group]:
+        return [item.group for item in self.groups if item.passed]
+
+    def places(self) -> list[int]:
+        """Of the groups that passed, among the `size.batch` of a full collection: spread evenly, so that its optimizer
+        steps are about equally large."""
+        passed, places = len(self.passed), min(self.size.batch, len(self.groups))
+        return [number * places // passed for number in range(passed)]
+
+    def staleness(self) -> list[int]:
+        """Of every group, at the first of the optimizer steps that use it, or would have used it."""
+        places = iter(self.places())
+        steps = [next(places) * self.size.updates // self.size.batch if item.passed else 0 for item in self.groups]
+        return [item.group.staleness(self.version) + step for item, step in zip(self.groups, steps, strict=True)]
+
+
+@dataclass
+class GroupBuffer:
+    """Whole groups, each with its decision. `capacity` counts groups."""
+
+    size: CollectionSize
+    capacity: int
+    groups: list[FinishedGroup] = field(default_factory=list)
+    passed: int = 0
+
+    def __len__(self) -> int:
+        return len(self.groups)
+
+    @property
+    def full(self) -> bool:
+        return len(self.groups) >= self.capacity
+
+    def put(self, finished: FinishedGroup) -> None:
+        assert not self.full, "the producer waits for room"
+        self.groups.append(finished)
+        self.passed += finished.passed
+
+    def expire(self, version: int) -> list[FinishedGroup]:
+        """Takes out the groups that are too old to be trained on at `version`."""
+        stale = [item for item in self.groups if item.passed and self.size.is_stale(item.group, version)]
+        if stale:
+            gone = set(map(id, stale))
+            self.groups = [item for item in self.groups if id(item) not in gone]
+            self.passed -= len(stale)
+        return stale
+
+    @property
+    def ready(self) -> bool:
+        """Whether a collection can be taken."""
+        return self.passed >= self.size.batch or len(self.groups) >= self.size.most
+
+    def take(self) -> list[FinishedGroup]:
+        """A collection, or what there is of one, in the order of dispatch. Groups with the oldest tokens go first, so
+        that a slow one does not wait until it is too old."""
+        self.groups.sort(key=_age)
+        passed, count = 0, 0
+        for item in self.groups[: self.size.most]:
+            count += 1
+            passed += item.passed
+            if passed == self.size.batch:
+                break
+        taken, self.groups = self.groups[:count], self.groups[count:]
+        self.passed -= passed
+        return sorted(taken, key=lambda item: item.group.group_index)
+
+
+def _age(item: FinishedGroup) -> tuple[int, int]:
+    return -item.group.staleness(0), item.group.group_index
