@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -36,7 +36,7 @@ class Worker(Protocol):
 
     name: str
 
-    async def call(self, method: str, *arguments: Any, **keywords: Any) -> Any:
+    def call(self, method: str, *arguments: Any, **keywords: Any) -> Awaitable[Any]:
         """Calls a method of the worker's object and gives its result; what the method raised is
         raised here. WorkerDied if the worker ends first."""
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import bisect
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from reroll.api import Decision, Disposition, Group
 from reroll.tasks.cursor import Dispatch
@@ -16,6 +18,12 @@ class FinishedGroup:
     group: Group
     decision: Decision
     dispatch: Dispatch
+
+    @cached_property
+    def age(self) -> tuple[int, int]:
+        """Sorts by the version of the oldest token, then by dispatch; what has no token comes first."""
+        versions = [version for trace in self.group.traces for version in trace.weight_versions]
+        return min(versions, default=-1), self.group.group_index
 
     @property
     def passed(self) -> bool:
@@ -97,7 +105,7 @@ class Collection:
 
 @dataclass
 class GroupBuffer:
-    """Whole groups, each with its decision. `capacity` counts groups."""
+    """Whole groups, each with its decision; those with the oldest tokens first. `capacity` counts groups."""
 
     size: CollectionSize
     capacity: int
@@ -113,16 +121,19 @@ class GroupBuffer:
 
     def put(self, finished: FinishedGroup) -> None:
         assert not self.full, "the producer waits for room"
-        self.groups.append(finished)
+        bisect.insort(self.groups, finished, key=_age)
         self.passed += finished.passed
 
     def expire(self, version: int) -> list[FinishedGroup]:
         """Takes out the groups that are too old to be trained on at `version`."""
-        stale = [item for item in self.groups if item.passed and self.size.is_stale(item.group, version)]
-        if stale:
-            gone = set(map(id, stale))
-            self.groups = [item for item in self.groups if id(item) not in gone]
-            self.passed -= len(stale)
+        first_fresh = version + self.size.updates - 1 - self.size.max_staleness
+        end = bisect.bisect_left(self.groups, (first_fresh, -1), key=_age)
+        stale: list[FinishedGroup] = []
+        kept: list[FinishedGroup] = []
+        for item in self.groups[:end]:
+            (stale if item.passed and self.size.is_stale(item.group, version) else kept).append(item)
+        self.groups[:end] = kept
+        self.passed -= len(stale)
         return stale
 
     @property
@@ -133,17 +144,17 @@ class GroupBuffer:
     def take(self) -> list[FinishedGroup]:
         """A collection, or what there is of one, in the order of dispatch. Groups with the oldest tokens go first, so
         that a slow one does not wait until it is too old."""
-        self.groups.sort(key=_age)
         passed, count = 0, 0
         for item in self.groups[: self.size.most]:
             count += 1
             passed += item.passed
             if passed == self.size.batch:
                 break
-        taken, self.groups = self.groups[:count], self.groups[count:]
+        taken = self.groups[:count]
+        del self.groups[:count]
         self.passed -= passed
         return sorted(taken, key=lambda item: item.group.group_index)
 
 
 def _age(item: FinishedGroup) -> tuple[int, int]:
-    return -item.group.staleness(0), item.group.group_index
+    return item.age

@@ -74,8 +74,8 @@ class ProcessWorker:
             raise
         return worker
 
-    async def call(self, method: str, *arguments: Any, **keywords: Any) -> Any:
-        return await self._send(method, arguments, keywords)
+    def call(self, method: str, *arguments: Any, **keywords: Any) -> asyncio.Future[Any]:
+        return self._send(method, arguments, keywords)
 
     def _send(self, method: str, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> asyncio.Future[Any]:
         loop = asyncio.get_running_loop()

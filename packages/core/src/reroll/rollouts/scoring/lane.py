@@ -71,7 +71,7 @@ class Lane:
         """When the worker last answered, or last had nothing to do."""
         self._numbers = itertools.count(1)
         self._taken_back: set[int] = set()
-        self._sending: set[asyncio.Task[Outcome]] = set()
+        self._sending: set[asyncio.Future[Outcome]] = set()
 
     @classmethod
     async def start(
@@ -99,7 +99,7 @@ class Lane:
     def room(self, window: int) -> int:
         return 0 if self.gone or self.stalled is not None else window - self.waiting
 
-    def send(self, job: Job, answered: Callable[[Lane, int, Job, asyncio.Task[Outcome]], None]) -> None:
+    def send(self, job: Job, answered: Callable[[Lane, int, Job, asyncio.Future[Outcome]], None]) -> None:
         # Pickled here and not with the whole frame: what cannot be sent then fails one call.
         try:
             payload = pickle.dumps((job.task, job.traces), protocol=pickle.HIGHEST_PROTOCOL)
@@ -110,7 +110,7 @@ class Lane:
             self.heard = time.monotonic()
         number = next(self._numbers)
         self.calls[number] = job
-        sending = asyncio.create_task(self.worker.call("judge", number, job.verifier, payload, job.group))
+        sending = self.worker.call("judge", number, job.verifier, payload, job.group)
         self._sending.add(sending)
         sending.add_done_callback(self._sending.discard)
         sending.add_done_callback(lambda done: answered(self, number, job, done))

@@ -87,7 +87,7 @@ class ScoringPool:
         """Of the processes that run now."""
         return [lane.worker.process.pid for lane in self._lanes]
 
-    async def judge(self, verifier: str, task: Task, traces: Sequence[Trace], group: bool = False) -> Judged:
+    def judge(self, verifier: str, task: Task, traces: Sequence[Trace], group: bool = False) -> asyncio.Future[Judged]:
         """One call: `score` for the one trace, or `score_group` for all of them.
 
         PluginError if the verifier broke its contract or cannot be loaded. Everything else that goes
@@ -107,7 +107,7 @@ class ScoringPool:
         job = Job(verifier, task, traces, group, asyncio.get_running_loop().create_future())
         self._pending.append(job)
         self._dispatch()
-        return await job.future
+        return job.future
 
     async def close(self) -> None:
         """Ends every process; calls that still wait are cancelled."""
@@ -136,7 +136,7 @@ class ScoringPool:
             if not job.future.done():
                 lane.send(job, self._answered)
 
-    def _answered(self, lane: Lane, number: int, job: Job, call: asyncio.Task[Outcome]) -> None:
+    def _answered(self, lane: Lane, number: int, job: Job, call: asyncio.Future[Outcome]) -> None:
         error = None if call.cancelled() else call.exception()
         if lane.gone or call.cancelled() or isinstance(error, WorkerDied):
             return  # whoever buries the lane settles its calls

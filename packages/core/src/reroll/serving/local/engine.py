@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -60,7 +61,7 @@ class LocalEngine(Engine):
         self.worker = worker
         self.address = f"local:{worker.name}"
         self._pending: list[tuple[GenerationRequest, asyncio.Future[Completion]]] = []
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: set[asyncio.Future[Any]] = set()
 
     @classmethod
     async def start(cls, config: Any, context: EngineContext) -> LocalEngine:
@@ -119,11 +120,11 @@ class LocalEngine(Engine):
         if done.cancelled():
             self._task(self.worker.call("abort", request_id)).add_done_callback(_retrieve)
 
-    def _task(self, call: Any) -> asyncio.Task[Any]:
-        from asyncio import get_running_loop
+    def _task(self, call: Awaitable[Any]) -> asyncio.Future[Any]:
+        from asyncio import ensure_future
 
         # The loop itself keeps only weak references to tasks.
-        task: asyncio.Task[Any] = get_running_loop().create_task(call)
+        task: asyncio.Future[Any] = ensure_future(call)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
@@ -163,7 +164,7 @@ class LocalEngine(Engine):
         await self.worker.close()
 
 
-def _pass_on(done: asyncio.Task[Completion], future: asyncio.Future[Completion]) -> None:
+def _pass_on(done: asyncio.Future[Completion], future: asyncio.Future[Completion]) -> None:
     """Gives a call's outcome to the one who awaits it, unless that one has left."""
     if done.cancelled():
         future.cancel()
@@ -177,7 +178,7 @@ def _pass_on(done: asyncio.Task[Completion], future: asyncio.Future[Completion])
         future.set_result(done.result())
 
 
-def _fail(done: asyncio.Task[None], futures: list[asyncio.Future[Completion]]) -> None:
+def _fail(done: asyncio.Future[None], futures: list[asyncio.Future[Completion]]) -> None:
     error = EngineError("the submission was cancelled") if done.cancelled() else done.exception()
     if error is not None:
         for future in futures:
@@ -185,7 +186,7 @@ def _fail(done: asyncio.Task[None], futures: list[asyncio.Future[Completion]]) -
                 future.set_exception(error)
 
 
-def _retrieve(done: asyncio.Task[Any]) -> None:
+def _retrieve(done: asyncio.Future[Any]) -> None:
     """A request that nobody awaits any more has no use for a failure."""
     if not done.cancelled():
         done.exception()
