@@ -3,10 +3,15 @@ learnt.
 
     python benchmarks/async.py [--seeds 0 1 2] [--steps N] [--modes refresh barrier engine_drain] [--json FILE]
 
-The run is the quickstart's without group filters, so that every step trains on all 128 responses: generation and
-training then cost about the same. `sync` is its synchronous form; the others are asynchronous with a staleness bound of
-1, each with the publication mode that it is named after. One engine with one thread and a trainer with one thread:
-what two cores can give at most is a ratio of 2. A round is one process of each, with the round's seed.
+The run is the quickstart's without group filters, so that every step trains on all 128 responses. Its model is the
+shipped one, grown to four times its depth by blocks that add nothing at first: it answers and learns like the shipped
+one, and takes several times as long for a token, so that arithmetic and not bookkeeping is what is measured. The engine
+serves 16 requests at a time, with which generation and training cost about the same. `--plain` takes the shipped model
+and an engine as it comes.
+
+`sync` is the synchronous form; the others are asynchronous with a staleness bound of 1, each with the publication mode
+that it is named after. One engine with one thread and a trainer with one thread: what two cores can give at most is a
+ratio of 2, less what the controller and scoring take. A round is one process of each, with the round's seed.
 
 From timestamps of every training call and every response: the share of the time in which the trainer was busy during
 which the engine was generating as well. Standing still is the publication's pause, recomputation apart, over the time
@@ -19,6 +24,7 @@ import argparse
 import asyncio
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -30,18 +36,48 @@ from statistics import fmean, median
 from typing import Any
 
 CONFIG = Path(__file__).parents[1] / "configs" / "quickstart-sync.toml"
+REQUESTS = 16
+"""That the engine serves at a time."""
 WARMUP = 3
 """First steps, which are not counted."""
 Interval = tuple[float, float]
 
 
-def overrides(mode: str, seed: int, steps: int, output: Path) -> list[str]:
+def grow(target: Path, times: int = 4) -> Path:
+    """The shipped model with so many times its layers: after each one follow copies whose outputs are zero."""
+    from safetensors.torch import load_file, save_file
+
+    from reroll.models.files import resolve_model
+
+    source = resolve_model("builtin:tiny-math").directory
+    shutil.copytree(source, target)
+    config = json.loads((source / "config.json").read_text())
+    config["num_hidden_layers"] *= times
+    if config.get("layer_types"):
+        config["layer_types"] = [kind for kind in config["layer_types"] for _ in range(times)]
+    (target / "config.json").write_text(json.dumps(config))
+    grown = {}
+    for name, tensor in load_file(source / "model.safetensors").items():
+        if not name.startswith("model.layers."):
+            grown[name] = tensor
+            continue
+        layer, rest = name.removeprefix("model.layers.").split(".", 1)
+        for copy in range(times):
+            silent = copy and rest in ("self_attn.o_proj.weight", "mlp.down_proj.weight")
+            grown[f"model.layers.{int(layer) * times + copy}.{rest}"] = tensor * 0 if silent else tensor.clone()
+    save_file(grown, target / "model.safetensors", {"format": "pt"})
+    return target
+
+
+def overrides(mode: str, seed: int, steps: int, requests: int, model: str, output: Path) -> list[str]:
     """What makes the synchronous quickstart the run of one mode."""
     found = [
         f"run.seed={seed}",
+        f"model.path={json.dumps(model)}",
         f"rollout.num_rollout={steps}",
         "rollout.group_filters=[]",
         "rollout.observe_sibling_timing=true",
+        f'serving.engine={{name="local", max_running_requests={requests}}}',
         "eval.skip_eval_before_train=true",
         f"eval.eval_interval={10 * steps}",
         f'output.dir="{output}"',
@@ -141,10 +177,10 @@ def figures(found: Mapping[str, Any], output: Path) -> dict[str, Any]:
     }
 
 
-def run(mode: str, seed: int, steps: int, folder: Path) -> dict[str, Any]:
+def run(mode: str, seed: int, steps: int, requests: int, model: str, folder: Path) -> dict[str, Any]:
     """One process with a whole run."""
     output = folder / f"{mode}-{seed}"
-    settings = overrides(mode, seed, steps, output)
+    settings = overrides(mode, seed, steps, requests, model, output)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
     command = [sys.executable, __file__, "_run", str(output), *settings]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
@@ -173,14 +209,17 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--modes", nargs="+", default=["refresh", "barrier", "engine_drain"])
+    parser.add_argument("--plain", action="store_true", help="the shipped model, an engine as it comes")
     parser.add_argument("--json", type=Path, help="file for the numbers")
     options = parser.parse_args()
     rounds: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
+        model = "builtin:tiny-math" if options.plain else str(grow(Path(folder) / "model"))
+        requests = 256 if options.plain else REQUESTS
         for seed in options.seeds:
             rounds.append({"seed": seed})
             for mode in ["sync", *options.modes]:
-                rounds[-1][mode] = run(mode, seed, options.steps, Path(folder))
+                rounds[-1][mode] = run(mode, seed, options.steps, requests, model, Path(folder))
                 show(mode, seed, rounds[-1][mode])
     ratios = {}
     for mode in options.modes:

@@ -20,18 +20,20 @@ async def train(session: Session) -> None:
     async with session.producing():
         if not session.evaluation.skip_eval_before_train:
             await session.evaluate(every_set=True)
-        empty = 0
+        empty, collection = 0, None
         for rollout_id in range(session.rollout.num_rollout):
-            collection = await session.collect()
-            if collection is None:
+            found = await session.collect()
+            if found is None:
                 session.tell_end_of_data(rollout_id)
                 break
+            collection = found
             steps = await session.train(collection)
             publication = await session.publisher.publish(session.trainer.version) if steps else None
             session.report(collection, steps, publication)
             empty = 0 if steps else empty + 1
-            last = rollout_id == session.rollout.num_rollout - 1
-            if empty == session.rollout.max_empty_collections or (last and not session.trainer.version):
+            if empty == session.rollout.max_empty_collections:
                 raise NothingToLearn(session.why_empty(collection, empty))
             await session.evaluate()
+        if collection is not None and not session.trainer.version:
+            raise NothingToLearn(session.why_empty(collection, empty))
         await session.evaluate(every_set=True)

@@ -125,7 +125,7 @@ class Group:
         observation_id: unique per scored group; assigned by the runtime.
         group_index: number of the dispatch within the run, counted from 0.
         attempt: how often the task was dispatched before, counted from 0.
-        rollout_id: the collection that the group belongs to.
+        rollout_id: the collection that was being gathered when the task was dispatched; counted from 0.
         seeds: sampling seed of each sibling.
         verifier_weights: verifier name → weight of its score in the reward.
         rewards: reward of each trace; None where scoring failed and `failure_policy` excludes.

@@ -125,15 +125,15 @@ class GroupBuffer:
         self.passed += finished.passed
 
     def expire(self, version: int) -> list[FinishedGroup]:
-        """Takes out the groups that are too old to be trained on at `version`."""
+        """Takes out the groups that are too old for a collection of `version`."""
         first_fresh = version + self.size.updates - 1 - self.size.max_staleness
         end = bisect.bisect_left(self.groups, (first_fresh, -1), key=_age)
         stale: list[FinishedGroup] = []
         kept: list[FinishedGroup] = []
         for item in self.groups[:end]:
-            (stale if item.passed and self.size.is_stale(item.group, version) else kept).append(item)
+            (stale if self.size.is_stale(item.group, version) else kept).append(item)
         self.groups[:end] = kept
-        self.passed -= len(stale)
+        self.passed -= sum(item.passed for item in stale)
         return stale
 
     @property

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import replace
 
-from reroll.api import Group, GroupFilter
+from reroll.api import Decision, Group, GroupFilter
 from reroll.rollouts.buffer import Collection, FinishedGroup, GroupBuffer
 from reroll.rollouts.events import GroupEvents
 from reroll.rollouts.filters import decide
@@ -16,7 +16,8 @@ from reroll.rollouts.stopwatch import Stopwatch
 from reroll.tasks.cursor import Cursor, Dispatch
 
 MOST_RETURNS = 16
-"""A task that was handed back so often in a row counts as failed: something aborts it every time."""
+HOPELESS = Decision("aborted", f"handed back {MOST_RETURNS} times in a row")
+"""Something keeps the task from ever being whole: it is generated no further time."""
 
 
 class Producer:
@@ -76,7 +77,8 @@ class Producer:
         self._dry = False
         """The data had nothing more when it was last asked."""
         self._changed = asyncio.Event()
-        self._room = asyncio.Event()
+        self._door: deque[asyncio.Future[None]] = deque()
+        """Finished groups that wait for room in the buffer."""
         self._tasks: asyncio.TaskGroup | None = None
         self._running: set[asyncio.Task[None]] = set()
 
@@ -113,7 +115,7 @@ class Producer:
         collection = Collection(self._taken, version, self.buffer.size, taken, expired)
         self._taken += 1
         self._left -= 1
-        self._room.set()
+        self._open_door()
         self._dispatch()
         return collection
 
@@ -169,12 +171,14 @@ class Producer:
                 self.generating.leave()
             self._account()
             self.generated_tokens += sum(trace.response_tokens for trace in group.traces)
-            if self._unusable(group):
+            unusable = self._unusable(group)
+            if unusable and self._returns[dispatch.task.key] < MOST_RETURNS:
                 self._return(group_index, dispatch)
             else:
                 self._returns.pop(dispatch.task.key, None)
                 await self.maker.score(group)
-                await self._finish(FinishedGroup(group, decide(group, self._filters), dispatch))
+                decision = HOPELESS if unusable else decide(group, self._filters)
+                await self._finish(FinishedGroup(group, decision, dispatch))
         finally:
             self.in_flight -= 1
         self._dispatch()
@@ -188,12 +192,7 @@ class Producer:
 
     def _return(self, group_index: int, dispatch: Dispatch) -> None:
         """The task is generated again. Nothing was scored, so that it is recorded once, when it is whole."""
-        key = dispatch.task.key
-        self._returns[key] += 1
-        if self._returns[key] > MOST_RETURNS:
-            del self._returns[key]
-            self.events.left(group_index, "failed")
-            return
+        self._returns[dispatch.task.key] += 1
         self.events.left(group_index, "returned")
         self._give_back(dispatch)
 
@@ -201,26 +200,37 @@ class Producer:
         self.events.scored(finished.group, finished.decision)
         self._waiting[finished.group.group_index] = finished
         while self.buffer.full:
-            self._room.clear()
-            await self._room.wait()
+            turn = asyncio.get_running_loop().create_future()
+            self._door.append(turn)
+            await turn
         del self._waiting[finished.group.group_index]
         version = self._version
-        if version is not None and finished.passed and self.buffer.size.is_stale(finished.group, version):
+        if version is not None and self.buffer.size.is_stale(finished.group, version):
             self._expire([finished])
         else:
             self.buffer.put(finished)
 
     def _expire(self, stale: Sequence[FinishedGroup]) -> None:
+        """Groups that did not pass leave as what they are; no collection is to be filled with old ones."""
         for item in stale:
             version = self._version
             assert version is not None, "groups grow old only for a trainer that asks"
             staleness = item.group.staleness(version + self.buffer.size.updates - 1)
-            self.events.left(item.group.group_index, "expired", staleness)
-            if self._retry:
+            self.events.left(item.group.group_index, "expired" if item.passed else item.disposition, staleness)
+            if self._retry and item.passed:
                 self.events.retried += 1
                 self._give_back(item.dispatch)
         self._expired += stale
-        self._room.set()
+        self._open_door()
+
+    def _open_door(self) -> None:
+        """Wakes as many finished groups as the buffer has room for, and no more: thousands may wait."""
+        room = self.buffer.capacity - len(self.buffer)
+        while room > 0 and self._door:
+            turn = self._door.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                room -= 1
 
     def _give_back(self, dispatch: Dispatch) -> None:
         self.cursor.give_back(dispatch)

@@ -9,17 +9,19 @@ import os
 import pickle
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from reroll.api import Task, Trace, Verdict, WorkerSpec
 from reroll.rollouts.scoring.progress import ProgressPage
-from reroll.rollouts.scoring.worker import Outcome, VerifierSpec
+from reroll.rollouts.scoring.worker import Call, Outcome, VerifierSpec
 from reroll.workers.process import ProcessWorker, describe_exit, last_lines
 
 TARGET = "reroll.rollouts.scoring.worker:ScoringWorker"
+
+Replies = asyncio.Future[list[Outcome]]
 
 # One process is one core's worth of work: libraries that start a thread a core would only get in the
 # way of the other workers, and reserve memory for each.
@@ -44,6 +46,8 @@ class Job:
     future: asyncio.Future[Judged]
     losses: int = 0
     """Workers that were lost with the call in their queue, without any call to blame."""
+    alone: bool = False
+    """Sent with no other: what it was sent with before could not be read."""
 
     def resolve(self, verdicts: list[Verdict], seconds: float) -> None:
         if not self.future.done():
@@ -71,7 +75,7 @@ class Lane:
         """When the worker last answered, or last had nothing to do."""
         self._numbers = itertools.count(1)
         self._taken_back: set[int] = set()
-        self._sending: set[asyncio.Future[Outcome]] = set()
+        self._sending: set[Replies] = set()
 
     @classmethod
     async def start(
@@ -99,29 +103,38 @@ class Lane:
     def room(self, window: int) -> int:
         return 0 if self.gone or self.stalled is not None else window - self.waiting
 
-    def send(self, job: Job, answered: Callable[[Lane, int, Job, asyncio.Future[Outcome]], None]) -> None:
+    def send(self, jobs: Sequence[Job], answered: Callable[[Lane, dict[int, Job], Replies], None]) -> None:
+        """Sends calls that are answered together."""
         # Pickled here and not with the whole frame: what cannot be sent then fails one call.
         try:
-            payload = pickle.dumps((job.task, job.traces), protocol=pickle.HIGHEST_PROTOCOL)
+            payload = pickle.dumps([(job.task, job.traces) for job in jobs], protocol=pickle.HIGHEST_PROTOCOL)
         except Exception as error:
-            job.fail(error)
+            if len(jobs) == 1:
+                jobs[0].fail(error)
+            else:
+                for job in jobs:
+                    self.send([job], answered)
             return
         if not self.calls:
             self.heard = time.monotonic()
-        number = next(self._numbers)
-        self.calls[number] = job
-        sending = self.worker.call("judge", number, job.verifier, payload, job.group)
+        numbered = {next(self._numbers): job for job in jobs}
+        self.calls |= numbered
+        calls = [Call(number, job.verifier, job.group) for number, job in numbered.items()]
+        sending = self.worker.call("judge", calls, payload)
         self._sending.add(sending)
         sending.add_done_callback(self._sending.discard)
-        sending.add_done_callback(lambda done: answered(self, number, job, done))
+        sending.add_done_callback(lambda done: answered(self, numbered, done))
 
-    def answered(self, number: int) -> None:
-        """A reply came: the call is over, or was skipped."""
-        del self.calls[number]
-        self._taken_back.discard(number)
+    def answered(self, numbers: Iterable[int]) -> set[int]:
+        """A reply came: the calls are over, or were skipped. Gives those that had been taken back."""
+        taken_back = self._taken_back.intersection(numbers)
+        for number in numbers:
+            del self.calls[number]
+            self._taken_back.discard(number)
+            if self.stalled == number:
+                self.stalled = None
         self.heard = time.monotonic()
-        if self.stalled == number:
-            self.stalled = None
+        return taken_back
 
     def take_back(self, running: int) -> list[Job]:
         """The calls behind the running one; the worker will skip them when it comes to them."""

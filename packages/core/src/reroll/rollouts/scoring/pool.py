@@ -18,7 +18,7 @@ from typing import Any, Self
 
 from reroll.api import PluginError, RerollError, Task, Trace, Verdict, WorkerDied
 from reroll.rollouts.scoring.contract import who
-from reroll.rollouts.scoring.lane import Job, Judged, Lane
+from reroll.rollouts.scoring.lane import Job, Judged, Lane, Replies
 from reroll.rollouts.scoring.progress import IDLE, WORKING
 from reroll.rollouts.scoring.worker import Outcome, VerifierSpec
 
@@ -28,6 +28,8 @@ STALL_SECONDS = 0.2
 """A call that runs for so long loses the calls behind it to other workers."""
 QUEUED_SECONDS = 0.05
 """Work that a worker is given at once: enough to hide the way to it, and little to take back."""
+TOGETHER_SECONDS = 0.01
+"""Work that travels, and is answered, together: slow calls each go alone, so that none waits for another's answer."""
 LOST_SECONDS = 60.0
 """A worker with calls that neither works nor answers for so long is given up."""
 
@@ -106,7 +108,9 @@ class ScoringPool:
                 self._spawn(self._open_lane(f"scoring-{index}"))
         job = Job(verifier, task, traces, group, asyncio.get_running_loop().create_future())
         self._pending.append(job)
-        self._dispatch()
+        # What is asked in one turn of the event loop, such as a group's responses, travels together.
+        if len(self._pending) == 1:
+            asyncio.get_running_loop().call_soon(self._dispatch)
         return job.future
 
     async def close(self) -> None:
@@ -132,25 +136,46 @@ class ScoringPool:
             lane = max(self._lanes, key=lambda lane: lane.room(window))
             if lane.room(window) <= 0:
                 return
+            share = -(-len(self._pending) // len(self._lanes))
+            jobs = self._next(min(lane.room(window), share, int(TOGETHER_SECONDS / self._mean_seconds)))
+            if jobs:
+                lane.send(jobs, self._answered)
+
+    def _next(self, count: int) -> list[Job]:
+        """Up to `count` pending calls, at least one if somebody still waits for one."""
+        jobs: list[Job] = []
+        while self._pending and len(jobs) < max(count, 1):
+            if jobs and self._pending[0].alone:
+                break
             job = self._pending.popleft()
             if not job.future.done():
-                lane.send(job, self._answered)
+                jobs.append(job)
+            if job.alone:
+                break
+        return jobs
 
-    def _answered(self, lane: Lane, number: int, job: Job, call: asyncio.Future[Outcome]) -> None:
+    def _answered(self, lane: Lane, numbered: Mapping[int, Job], call: Replies) -> None:
         error = None if call.cancelled() else call.exception()
         if lane.gone or call.cancelled() or isinstance(error, WorkerDied):
             return  # whoever buries the lane settles its calls
-        lane.answered(number)
+        elsewhere = lane.answered(numbered)
         if error is not None:
-            job.fail(error)
+            for job in numbered.values():
+                job.fail(error)
         else:
-            self._settle(job, call.result())
-            if call.result().worn:
+            for (number, job), outcome in zip(numbered.items(), call.result(), strict=True):
+                if not outcome.skipped:
+                    self._settle(job, outcome, alone=len(numbered) == 1)
+                elif number not in elsewhere:
+                    self._pending.append(job)
+            if call.result()[-1].worn:
                 self._replace(lane, lane.unanswered(but=None))
         self._dispatch()
 
-    def _settle(self, job: Job, outcome: Outcome) -> None:
-        if outcome.skipped:
+    def _settle(self, job: Job, outcome: Outcome, alone: bool) -> None:
+        if outcome.unreadable and not alone:
+            job.alone = True
+            self._pending.append(job)
             return
         if outcome.unloadable:
             self._give_up_loading(job, outcome.unloadable)

@@ -10,11 +10,11 @@ import resource
 import sys
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from reroll.api import Verdict, Verifier
+from reroll.api import Task, Trace, Verdict, Verifier
 from reroll.rollouts.scoring.contract import ContractViolation, checked, checked_group, described, failed
 from reroll.rollouts.scoring.progress import LOADING, WORKING, ProgressPage
 from reroll.workers.serve import load_target
@@ -34,13 +34,21 @@ class VerifierSpec(NamedTuple):
     distribution: str
 
 
+class Call(NamedTuple):
+    """One call: its number, the verifier, and whether it is `score_group`."""
+
+    number: int
+    verifier: str
+    group: bool
+
+
 class Outcome(NamedTuple):
     """What became of a call that came back.
 
     Attributes:
         verdicts: one a trace; None if there are none, for one of the reasons that follow.
         seconds: the call's own time, without queueing and loading.
-        skipped: the pool had taken the call back before it was begun.
+        skipped: not begun: the pool had taken the call back, or the call before it wore the process out.
         violation: how the verifier broke its contract.
         unloadable: why the verifier could not be made.
         unreadable: why the traces could not be read in the worker.
@@ -70,7 +78,20 @@ class ScoringWorker:
         self.memory_limit = memory_limit_bytes
         limit_resources(memory_limit_bytes)
 
-    def judge(self, call: int, name: str, payload: bytes, group: bool) -> Outcome:
+    def judge(self, calls: Sequence[Call], payload: bytes) -> list[Outcome]:
+        """One outcome a call. `payload` is the pickled list of what each is about, `(task, traces)`."""
+        try:
+            subjects = pickle.loads(payload)
+        except Exception as error:
+            return [Outcome(unreadable=described(error)) for _ in calls]
+        outcomes: list[Outcome] = []
+        for call, subject in zip(calls, subjects, strict=True):
+            worn = bool(outcomes) and outcomes[-1].worn
+            outcomes.append(Outcome(skipped=True, worn=True) if worn else self._judge(call, *subject))
+        return outcomes
+
+    def _judge(self, numbered: Call, task: Task, traces: Sequence[Trace]) -> Outcome:
+        call, name, group = numbered
         if call <= self.progress.revoked:
             return Outcome(skipped=True)
         verifier = self.loaded.get(name)
@@ -83,10 +104,6 @@ class ScoringWorker:
             finally:
                 self.progress.rest()
         self._bound_log()
-        try:
-            task, traces = pickle.loads(payload)
-        except Exception as error:
-            return Outcome(unreadable=described(error))
         verdicts, violation = None, ""
         begun = time.monotonic()
         self.progress.enter(WORKING, call, begun)

@@ -1,0 +1,289 @@
+"""Engines, a trainer, verifiers and the rest of a run that draw from it how long they take and what goes wrong."""
+
+import asyncio
+from itertools import pairwise
+
+from reroll.api import (
+    CommitCost,
+    Completion,
+    Engine,
+    EngineError,
+    PublicationMode,
+    PublicationReport,
+    RecordWriter,
+    RenderedPrompt,
+    RequestRefused,
+    Task,
+    TaskSet,
+    Transport,
+    Verdict,
+    VersionSpan,
+)
+from reroll.publication.barrier import Barrier
+from reroll.publication.engine_drain import EngineDrain
+from reroll.publication.refresh import Refresh
+from reroll.reporting.display import Display
+from reroll.traces.samples import optimizer_steps
+from reroll.workers.together import together
+
+
+class SimulatedEngine(Engine):
+    """Draws tokens one after another; a token is of the version at which its decode step began."""
+
+    name = "simulated"
+
+    def __init__(self, address, run):
+        super().__init__()
+        self.address = address
+        self.version = 0
+        self._run = run
+        self._staged = False
+        self._paused = False
+        self._running = set()
+        self._ending = set()
+        self._poke = asyncio.Event()
+
+    @classmethod
+    async def start(cls, config, context):
+        raise NotImplementedError
+
+    async def generate(self, request):
+        run, scenario, name = self._run, self._run.scenario, request.request_id
+        run.reaches("engine")
+        run.reaches("worker")
+        if run.chance(scenario.refused):
+            raise RequestRefused("this one is not taken")
+        length = run.random.randint(1, scenario.tokens)
+        factor = scenario.pace * (20.0 if run.chance(scenario.slow) else 1.0)
+        last = run.random.randint(0, length - 1) if run.chance(scenario.aborted) else length
+        if scenario.hopeless and request.input_ids == HOPELESS:
+            last = 0
+        versions = []
+        self._running.add(name)
+        try:
+            while len(versions) < length:
+                while self._paused and name not in self._ending:
+                    self._poke.clear()
+                    await self._poke.wait()
+                if name in self._ending or len(versions) == last:
+                    break
+                versions.append(self.version)
+                await run.delay(factor)
+        finally:
+            self._running.discard(name)
+            self._ending.discard(name)
+        return Completion(
+            request_id=name,
+            output_ids=[7] * len(versions),
+            logprobs=[-1.0] * len(versions),
+            weight_versions=spans(versions),
+            finish_reason="stop" if len(versions) == length else "abort",
+            seed=request.sampling.seed,
+        )
+
+    async def pause(self, mode="in_place"):
+        self._paused = True
+        if mode == "abort":
+            await self.abort()
+
+    async def resume(self):
+        self._paused = False
+        self._poke.set()
+
+    async def abort(self, request_id=None):
+        self._ending |= {request_id} if request_id is not None else self._running
+        self._poke.set()
+
+    async def flush_cache(self):
+        await self._run.delay()
+
+    async def stage_weights(self, buckets):
+        self._run.reaches("stage")
+        await self._run.publication_step("no room for the tensors")
+        self._staged = True
+
+    async def commit_weights(self, version, recompute=False):
+        await self._run.publication_step("the tensors do not fit")
+        if not self._staged:
+            raise EngineError("nothing was staged")
+        drains = self._run.scenario.mode in ("barrier", "engine_drain")
+        if drains and self._running:
+            self._run.violations.append(f"{self.address} changes weights under {len(self._running)} requests")
+        self._staged, self.version = False, version
+        await self._run.publication_step("the answer is lost")
+        return CommitCost(0.25, 0.5 if recompute else 0.0)
+
+    async def weight_version(self):
+        await self._run.publication_step("no answer")
+        return self.version + 100 * self._run.chance(self._run.scenario.publication_faults)
+
+    async def weights_digest(self):
+        raise NotImplementedError
+
+    async def health(self):
+        return {}
+
+    async def close(self):
+        pass
+
+
+def spans(versions):
+    """Spans over tokens of these versions."""
+    starts = [index for index, version in enumerate(versions) if not index or version != versions[index - 1]]
+    return [VersionSpan(versions[start], start, end) for start, end in pairwise([*starts, len(versions)])]
+
+
+class SimulatedTransport(Transport):
+    name = "simulated"
+
+    def __init__(self, run):
+        super().__init__()
+        self._run = run
+
+    async def begin(self, source, version):
+        await self._run.publication_step("the weights cannot be written")
+        return 1000
+
+    async def stage(self, engine):
+        await engine.stage_weights([])
+
+    async def finish(self):
+        await self._run.delay()
+
+
+class Restart(PublicationMode):
+    """A stranger's: ends everything in flight, so that it is generated again."""
+
+    name = "restart"
+
+    async def publish(self, context):
+        await context.transport.begin(context.source, context.version)
+        await together(context.transport.stage(engine) for engine in context.engines)
+        try:
+            for engine in context.engines:
+                await engine.pause("abort")
+            await together(context.transport.commit(engine, context.version) for engine in context.engines)
+        finally:
+            for engine in context.engines:
+                await engine.resume()
+        return PublicationReport(context.version, self.name)
+
+
+class Careless(PublicationMode):
+    """A stranger's: claims groups of one version, and changes weights in the middle of them."""
+
+    name = "careless"
+
+    async def publish(self, context):
+        await context.transport.begin(context.source, context.version)
+        for engine in context.engines:
+            await context.transport.stage(engine)
+            await context.transport.commit(engine, context.version, recompute=True)
+        return PublicationReport(context.version, self.name)
+
+
+MODES = {mode.name: mode for mode in (Barrier, EngineDrain, Refresh, Restart, Careless)}
+HOPELESS, OTHER = [1], [1, 2]
+"""Prompts: of the task that is never answered, and of all others."""
+HELD_OUT = 1_000_000
+"""Rows of evaluation tasks begin here."""
+
+
+class SimulatedRenderer:
+    hopeless, other = (RenderedPrompt("q", tuple(ids), "", "") for ids in (HOPELESS, OTHER))
+
+    def render(self, task):
+        return self.other if task.source_row else self.hopeless
+
+    def decode(self, token_ids):
+        return "an answer"
+
+
+class SimulatedTasks(TaskSet):
+    name = "simulated"
+
+    def __init__(self, count, first=0):
+        super().__init__()
+        self._count = count
+        self._first = first
+
+    def __len__(self):
+        return self._count
+
+    def task(self, index):
+        if index >= self._count:
+            raise IndexError(index)
+        row = self._first + index
+        return Task("q", {"checked": None}, "simulated", row, str(row))
+
+
+class SimulatedScorer:
+    def __init__(self, run):
+        self._run = run
+
+    async def score_group(self, task, traces):
+        await self._run.delay()
+        self._run.reaches("scorer")
+        return [{"checked": self._verdict()} for _ in traces]
+
+    def _verdict(self):
+        if self._run.chance(self._run.scenario.unscored):
+            return Verdict(None, state="timeout", detail="over the deadline")
+        return Verdict(float(self._run.chance(self._run.scenario.right)))
+
+
+class SimulatedTrainer:
+    def __init__(self, run):
+        self.version = 0
+        self._run = run
+        self._batch = run.scenario.batch * run.scenario.siblings // run.scenario.updates
+
+    async def train(self, samples):
+        steps = optimizer_steps(samples, self._batch)
+        for number, step in enumerate(steps):
+            self._run.reaches("trainer")
+            await self._run.delay()
+            self._run.stepped(self.version + number, step)
+        self.version += len(steps)
+        tokens = [sum(len(sample.token_ids) for sample in step) for step in steps]
+        return [
+            {"responses": len(step), "forward_tokens": count, "seconds": 1.0, "loss": 0.0}
+            for step, count in zip(steps, tokens, strict=True)
+        ]
+
+
+class Quiet(Display):
+    """Keeps the lines."""
+
+    def __init__(self):
+        self.lines = []
+
+    def line(self, text):
+        self.lines.append(text)
+
+    def evaluated(self, name, result): ...
+    def begin(self): ...
+    def phase(self, name): ...
+    def collected(self, done, step, metrics): ...
+
+
+class Recorder(RecordWriter):
+    """Keeps what writers are told in the run's `heard`."""
+
+    name = "recorder"
+
+    @classmethod
+    def from_run(cls, run):
+        writer = cls()
+        writer.heard = run.heard
+        return writer
+
+    def open(self, context): ...
+
+    def group_scored(self, observation_id, group, decision):
+        self.heard.append(("scored", observation_id, group, decision))
+
+    def group_left(self, observation_id, disposition, staleness):
+        self.heard.append(("left", observation_id, disposition, staleness))
+
+    def close(self, timeout): ...
