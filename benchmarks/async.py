@@ -6,7 +6,7 @@ learnt.
 The run is the quickstart's without group filters, so that every step trains on all 128 responses. Its model is the
 shipped one, grown to four times its depth by blocks that add nothing at first: it answers and learns like the shipped
 one, and takes several times as long for a token, so that arithmetic and not bookkeeping is what is measured. The engine
-serves 16 requests at a time, with which generation and training cost about the same. `--plain` takes the shipped model
+serves 14 requests at a time, with which generation and training cost about the same. `--plain` takes the shipped model
 and an engine as it comes.
 
 `sync` is the synchronous form; the others are asynchronous with a staleness bound of 1, each with the publication mode
@@ -36,7 +36,7 @@ from statistics import fmean, median
 from typing import Any
 
 CONFIG = Path(__file__).parents[1] / "configs" / "quickstart-sync.toml"
-REQUESTS = 16
+REQUESTS = 14
 """That the engine serves at a time."""
 WARMUP = 3
 """First steps, which are not counted."""
@@ -207,7 +207,7 @@ def show(mode: str, seed: int, found: Mapping[str, Any]) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--modes", nargs="+", default=["refresh", "barrier", "engine_drain"])
     parser.add_argument("--plain", action="store_true", help="the shipped model, an engine as it comes")
     parser.add_argument("--json", type=Path, help="file for the numbers")
