@@ -133,7 +133,8 @@ def union(intervals: Sequence[Interval]) -> list[Interval]:
 
 def overlap(first: Sequence[Interval], second: Sequence[Interval]) -> float:
     """Seconds that lie in both."""
-    return sum(max(0.0, min(a[1], b[1]) - max(a[0], b[0])) for a in union(first) for b in union(second))
+    others = union(second)
+    return sum(max(0.0, min(a[1], b[1]) - max(a[0], b[0])) for a in union(first) for b in others)
 
 
 def figures(found: Mapping[str, Any], output: Path) -> dict[str, Any]:
@@ -151,7 +152,7 @@ def figures(found: Mapping[str, Any], output: Path) -> dict[str, Any]:
     lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
     lines = [line for line in lines if "train/loss" in line]
     staleness: Counter[int] = Counter()
-    for line in lines:
+    for line in lines[WARMUP:]:
         for name, count in line.items():
             if name.startswith("staleness/groups_"):
                 staleness[int(name.rsplit("_", 1)[1])] += count
@@ -212,6 +213,8 @@ def main() -> None:
     parser.add_argument("--plain", action="store_true", help="the shipped model, an engine as it comes")
     parser.add_argument("--json", type=Path, help="file for the numbers")
     options = parser.parse_args()
+    if options.steps <= WARMUP:
+        parser.error(f"--steps must be above {WARMUP}: the first ones are not counted")
     rounds: list[dict[str, Any]] = []
     with tempfile.TemporaryDirectory() as folder:
         model = "builtin:tiny-math" if options.plain else str(grow(Path(folder) / "model"))

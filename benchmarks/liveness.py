@@ -108,7 +108,7 @@ def kill_once(kind: str, delay: float, output: Path) -> dict[str, Any]:
         victim = run.child(LOGS[kind])
         if victim is None:
             sys.exit(f"no process writes {LOGS[kind]}")
-        before = len(run.lines)
+        before, logged = len(run.lines), len(log_lines(output))
         began = time.monotonic()
         victim.kill()
         # What the pipe still held before the kill counts for nothing: five collections come after it.
@@ -124,7 +124,9 @@ def kill_once(kind: str, delay: float, output: Path) -> dict[str, Any]:
             return {"kind": kind, "outcome": "hangs", "seconds": LIMIT, "good": False, "reason": run.lines[-1]}
         seconds = time.monotonic() - began if ended else seconds
         _, alive = psutil.wait_procs(everyone, timeout=20)
-        told = [line for line in run.lines[before:] + log_lines(output) if LOGS[kind].removesuffix(".log") in line]
+        told = [
+            line for line in run.lines[before:] + log_lines(output)[logged:] if LOGS[kind].removesuffix(".log") in line
+        ]
         left = ports(alive)
         return {
             "kind": kind,
@@ -136,7 +138,12 @@ def kill_once(kind: str, delay: float, output: Path) -> dict[str, Any]:
             "processes_left": len(alive),
             "ports_before": len(listening),
             "ports_left": len(left),
-            "good": bool(told) and seconds <= LIMIT and not alive and not left,
+            # Only scoring workers are replaced; a run that lost another worker must not end as a success.
+            "good": bool(told)
+            and (kind == "scoring" if recovered else code not in (0, None))
+            and seconds <= LIMIT
+            and not alive
+            and not left,
         }
     finally:
         if run.process.poll() is None:

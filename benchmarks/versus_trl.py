@@ -1,6 +1,6 @@
-"""Trained samples per second of reroll's synchronous loop against TRL's `GRPOTrainer`, on a CPU.
+"""Trained samples per second of reroll's asynchronous loop against TRL's `GRPOTrainer`, on a CPU.
 
-    hatch run versus-trl:bench [--quick] [--json FILE] [--rounds N] [--steps N] [--only equal]
+    hatch run versus-trl:bench [--quick] [--json FILE] [--rounds N] [--steps N] [--only equal] [--sync]
 
 Both train the same model on the same prompts in the same order: addition questions, groups of 8, 128 responses and
 one optimizer step a batch, the boxed number as reward, GRPO without KL and without division by the standard
@@ -10,6 +10,9 @@ deviation, AdamW. The learning rate is so low that the policy, and with it the l
 - `skewed`: a response is short (4 to 6 tokens) with probability 7/8 and runs to the limit of 128 with 1/8. The draw
   is for each response, not for each prompt: in real runs siblings differ in length, and the prompts stay those of
   the task set. So the two sides' counts of long responses differ a little; the output shows them.
+
+reroll generates while it trains, one collection ahead, with weights refreshed in the middle of responses; its seconds
+of generation and training overlap. `--sync` lets them take turns.
 
 Both sides train on every response, groups of equal rewards included: TRL always does, for reroll the group filters
 are switched off. A trained sample is a response that was generated and went through an optimizer step.
@@ -76,6 +79,11 @@ rollout.group_filters = []
 serving.engine = {{ name = "local", threads = {threads} }}
 trainer = {{ lr = {lr}, threads = {threads}, max_tokens_per_micro_batch = {micro_batch} }}
 output.dir = {output}
+"""
+
+ASYNCHRONOUS = """
+async = { fully_async = true, max_weight_staleness = 1 }
+serving.publication_mode = "refresh"
 """
 
 TRL_SETTINGS: dict[str, Any] = {
@@ -217,7 +225,8 @@ def figures(clock: CpuClock, records: Sequence[Mapping[str, Any]], lengths: Sequ
         "cores_used": cpu_seconds / seconds,
         "generation_seconds": generation,
         "training_seconds": training,
-        "other_seconds": seconds - generation - training,
+        "other_seconds": max(0.0, seconds - generation - training),
+        "waiting_seconds": sum(record.get("waiting", 0.0) for record in counted),
         "reward": fmean(record["reward"] for record in counted),
         "lengths": dict(sorted(Counter(lengths).items())),
     }
@@ -226,26 +235,27 @@ def figures(clock: CpuClock, records: Sequence[Mapping[str, Any]], lengths: Sequ
 # The two sides
 
 
-def run_reroll(scenario: str, model: Path, steps: int, threads: int, folder: Path) -> dict[str, Any]:
-    """One `reroll train`, read from its metrics and saved rollouts."""
+def run_reroll(scenario: str, model: Path, steps: int, threads: int, folder: Path, more: str) -> dict[str, Any]:
+    """One `reroll train`, read from its metrics and saved rollouts; `more` is for its run file."""
     paths = {"model": json.dumps(str(model)), "output": json.dumps(str(folder / "run"))}
     sizes = {"prompts": PROMPTS, "group": GROUP, "steps": steps, "max_tokens": MAX_TOKENS[scenario]}
     speed = {"threads": threads, "micro_batch": REROLL_TOKENS}
     text = RUN_FILE.format(**paths, **sizes, **speed, pattern=BOXED, lr=LEARNING_RATE)
-    (folder / "run.toml").write_text(text, "utf-8")
+    (folder / "run.toml").write_text(text + more, "utf-8")
     clock = run([str(Path(sys.executable).with_name("reroll")), "train", str(folder / "run.toml")], threads, folder)
     names = {"generation": "throughput/generation_seconds", "training": "train/seconds", "reward": "rollout/reward",
-             "time": "time", "samples": "train/responses"}  # fmt: skip
+             "time": "time", "samples": "train/responses", "waiting": "wait/trainer_seconds"}  # fmt: skip
     lines = [json.loads(line) for line in (folder / "run" / "metrics.jsonl").read_text().splitlines()]
     records = [{name: line[key] for name, key in names.items()} for line in lines]
     saved = [trace for step in range(WARMUP, steps) for trace in read_rollouts(step_directory(folder / "run", step))]
-    lengths = [sum(len(node["token_ids"]) for node in trace["nodes"] if node["sampled"]) for trace in saved]
+    used = [trace for trace in saved if trace["info"]["reroll"]["disposition"] == "consumed"]
+    lengths = [sum(len(node["token_ids"]) for node in trace["nodes"] if node["sampled"]) for trace in used]
     if any(record["samples"] != SAMPLES for record in records):
         sys.exit(f"reroll did not train on all {SAMPLES} responses of every step")
     return figures(clock, records, lengths)
 
 
-def run_trl(scenario: str, model: Path, steps: int, threads: int, folder: Path) -> dict[str, Any]:
+def run_trl(scenario: str, model: Path, steps: int, threads: int, folder: Path, more: str) -> dict[str, Any]:
     """One process of this script that trains with TRL."""
     clock = run([sys.executable, __file__, "_trl", scenario, str(model), str(steps), str(threads)], threads, folder)
     records = json.loads((folder / "steps.json").read_text())
@@ -311,12 +321,12 @@ SIDES = {"reroll": run_reroll, "trl": run_trl}
 
 
 def compare(
-    scenario: str, model: Path, steps: int, rounds: int, threads: Sequence[int], scratch: Path
+    scenario: str, model: Path, steps: int, rounds: int, threads: Sequence[int], scratch: Path, more: str
 ) -> dict[str, Any]:
     """Tries the thread counts, then lets both sides take turns."""
 
     def one(side: str, count: int, steps: int) -> dict[str, Any]:
-        found = SIDES[side](scenario, model, WARMUP + steps, count, Path(tempfile.mkdtemp(dir=scratch)))
+        found = SIDES[side](scenario, model, WARMUP + steps, count, Path(tempfile.mkdtemp(dir=scratch)), more)
         lengths, samples = found["lengths"], found["samples"]
         long = lengths.get(MAX_TOKENS[scenario], 0) / samples
         between = sum(number for length, number in lengths.items() if SHORT < length < MAX_TOKENS[scenario]) / samples
@@ -355,6 +365,9 @@ def show(result: Mapping[str, Any], steps: int) -> None:
         sizes = ", ".join(f"{count} of {length}" for length, count in sorted(lengths.items()))
         tried = ", ".join(f"{n} threads {rate:.1f}/s" for n, rate in result["threads_tried"][side].items())
         reward = fmean(item[side]["reward"] for item in rounds)
+        if any(item[side]["waiting_seconds"] for item in rounds):
+            waits = median(item[side]["waiting_seconds"] for item in rounds) / steps
+            print(f"{side:<8}the trainer waited {waits:.3f} s a step for rollouts")
         print(f"{side:<8}responses by tokens: {sizes}; mean reward {reward:.3f}; tried: {tried or 'nothing'}")
     for name, ratio in result["ratios"].items():
         listed = ", ".join(f"{value:.2f}" for value in result["ratios_of_rounds"][name])
@@ -368,6 +381,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=8, help="counted steps of a round")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2], help="counts to try")
     parser.add_argument("--only", choices=list(MAX_TOKENS))
+    parser.add_argument("--sync", action="store_true", help="reroll generates and trains in turns")
     parser.add_argument("--model", default="builtin:tiny-math", help="as model.path in a run file")
     parser.add_argument("--json", type=Path, help="file for the numbers")
     options = parser.parse_args()
@@ -376,12 +390,13 @@ def main() -> None:
     versions = {"python": platform.python_version(), **packages}
     print(", ".join(f"{name} {value}" for name, value in versions.items()) + f"; {os.cpu_count()} cores", flush=True)
     results = []
+    more = "" if options.sync else ASYNCHRONOUS
     with tempfile.TemporaryDirectory() as scratch:
         for scenario, make in {"equal": make_equal, "skewed": make_skewed}.items():
             if options.only in (None, scenario):
                 model = Path(scratch) / scenario
                 make(resolve_model(options.model).directory, model)
-                results.append(compare(scenario, model, steps, rounds, threads, Path(scratch)))
+                results.append(compare(scenario, model, steps, rounds, threads, Path(scratch), more))
                 show(results[-1], steps)
     if options.json:
         settings = {"samples": SAMPLES, "group": GROUP, "warmup": WARMUP, "steps": steps, "lr": LEARNING_RATE,

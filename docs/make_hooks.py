@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import sys
+import textwrap
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 
 from reroll import api
@@ -11,6 +14,20 @@ from reroll.api import hooks
 from reroll.plugins.manager import HOOKS, PREFIX, load_plugins
 
 PAGE = Path(__file__).with_name("hooks.md")
+
+BESIDE = {
+    "publication_modes": (
+        api.PublicationContext,
+        api.Router,
+        api.Admission,
+        api.CommitCost,
+        api.PublicationReport,
+    ),
+    "record_writers": (api.Decision,),
+    "harnesses": (api.HarnessContext,),
+    "engines": (api.EngineContext, api.GenerationRequest, api.SamplingParams, api.Completion, api.WeightBucket),
+}
+"""What the methods of a hook's class are given and give."""
 
 INTRODUCTION = f"""# Hooks
 
@@ -48,6 +65,7 @@ def page() -> str:
         cls = getattr(api, class_name(function), None)
         if cls is not None and issubclass(cls, api.Component):
             parts.append(contract(cls))
+        parts += [f"### `{other.__name__}`\n\n{contract(other)}" for other in BESIDE.get(hook, ())]
     return "\n".join(parts)
 
 
@@ -62,6 +80,12 @@ def class_name(function: object) -> str:
 def contract(cls: type) -> str:
     """Docstring and methods of the class that a plugin writes."""
     lines = [f"{inspect.getdoc(cls)}\n"]
+    if is_dataclass(cls):
+        lines += [f"- `{item.name}: {str(item.type).replace(chr(39), '')}`" for item in fields(cls)]
+    for name, member in vars(cls).items():
+        kind = vars(cls).get("__annotations__", {}).get(name, "")
+        if str(kind).startswith("ClassVar") and not name.startswith("_"):
+            lines.append(f"- `{name} = {member!r}`: {class_text(cls, name)}")
     for name, member in vars(cls).items():
         function = member.__func__ if isinstance(member, classmethod) else member
         if name.startswith("_") or not inspect.isfunction(function):
@@ -72,6 +96,17 @@ def contract(cls: type) -> str:
         signature = str(inspect.signature(function)).replace("'", "")
         lines.append(f"- `{kind}{name}{signature}`{required}" + (f": {text}" if text else ""))
     return "\n".join(lines) + "\n"
+
+
+def class_text(cls: type, name: str) -> str:
+    """The docstring below a class attribute."""
+    (definition,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
+    assert isinstance(definition, ast.ClassDef)
+    for statement, following in zip(definition.body, definition.body[1:], strict=False):
+        named = isinstance(statement, ast.AnnAssign) and getattr(statement.target, "id", None) == name
+        if named and isinstance(following, ast.Expr) and isinstance(following.value, ast.Constant):
+            return " ".join(str(following.value.value).split())
+    return ""
 
 
 if __name__ == "__main__":

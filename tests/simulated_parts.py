@@ -261,6 +261,9 @@ class Quiet(Display):
     def line(self, text):
         self.lines.append(text)
 
+    def warn(self, text):
+        self.lines.append(f"warning: {text}")
+
     def evaluated(self, name, result): ...
     def begin(self): ...
     def phase(self, name): ...

@@ -167,6 +167,7 @@ class Run:
     def trained_on(self, collection): ...
     def save_groups(self, output, rollout_id, groups): ...
     def write_traces(self, path, groups): ...
+    def mark_complete(self, output, rollout_id, count): ...
 
 
 @dataclass
@@ -376,7 +377,11 @@ def simulate(scenario, writers=(Recorder,), most_turns=20_000):
 def drive(run, writers=(), most_turns=None):
     """Runs it to its end on a virtual clock; Deadlock if it has none within so many turns of the event loop."""
     loop = VirtualLoop(run.after_turn, most_turns)
-    files = {"save_groups": run.save_groups, "write_traces": run.write_traces}
+    files = {
+        "save_groups": run.save_groups,
+        "write_traces": run.write_traces,
+        "mark_complete": run.mark_complete,
+    }
     with patch.multiple("reroll.session", **files), asyncio.Runner(loop_factory=lambda: loop) as runner:
         try:
             runner.run(run.whole(writers))
@@ -454,7 +459,7 @@ def make_session(run, writers):
         maker,
         events,
         [ZeroVariance()],
-        GroupBuffer(size, asynchronous.capacity(rollout)),
+        GroupBuffer(size, asynchronous.capacity(size)),
         plan,
         collections=scenario.collections,
         concurrent=asynchronous.concurrent_groups(rollout),

@@ -15,7 +15,7 @@ import pytest
 from driving import RUN, run_and_watch, session_of
 from test_train_command import command, gone, start, worker
 
-from reroll.api import PublicationMode, PublicationReport, hookimpl
+from reroll.api import PublicationMode, PublicationReport, RerollError, hookimpl
 from reroll.loop import train
 from reroll.traces.saved import read_rollouts
 
@@ -162,29 +162,41 @@ def test_a_killed_scoring_worker_is_replaced_and_named(run_file, tmp_path):
 def test_an_error_in_a_groups_task_ends_the_run_while_the_trainer_works(run_file, tmp_path):
     async def body():
         async with session_of(run_file(), tmp_path / "out", *ASYNC) as session:
-            started = asyncio.Event()
+            started, score = asyncio.Event(), session.maker.score
 
             async def never(samples):
                 started.set()
                 await asyncio.Event().wait()
 
-            session.trainer.train = never
-            training = asyncio.create_task(train(session))
-            await started.wait()
-            score = session.maker.score
-
             async def broken(group):
                 await score(group)
-                raise ZeroDivisionError("in a plugin")
+                if group.group_index >= 4:  # of the collection that is generated while the first is trained on
+                    await started.wait()
+                    raise ZeroDivisionError("in a plugin")
 
-            session.maker.score = broken
-            session.producer.buffer.groups.clear()
-            session.producer.buffer.passed = 0
-            session.producer._dispatch()
-            async with asyncio.timeout(30):
-                await training
+            session.trainer.train, session.maker.score = never, broken
+            async with asyncio.timeout(60):
+                await train(session)
 
     with pytest.raises(ZeroDivisionError, match="in a plugin"):
+        asyncio.run(body())
+
+
+@pytest.mark.parametrize("stray", ["harness", "verifier"])
+def test_a_plugin_that_cancels_itself_does_not_end_a_run_in_silence(run_file, tmp_path, stray):
+    async def cancelled(*_):
+        raise asyncio.CancelledError
+
+    async def body():
+        async with session_of(run_file(), tmp_path / "out", "rollout.num_rollout=1") as session:
+            if stray == "harness":
+                session.maker.harness.run = cancelled
+            else:
+                session.maker.score = cancelled
+            async with asyncio.timeout(60):
+                await train(session)
+
+    with pytest.raises(RerollError, match="Most responses failed: CancelledError|cancelled from within"):
         asyncio.run(body())
 
 

@@ -152,7 +152,7 @@ def _cursor(run: LoadedRunFile, renderer: Renderer, filters: Mapping[str, Prompt
 def _producer(
     run: LoadedRunFile, cursor: Cursor, maker: GroupMaker, events: GroupEvents, publisher: Publisher
 ) -> Producer:
-    rollout, asynchronous = run.get(RolloutSection), run.get(AsyncSection)
+    rollout, asynchronous, size = run.get(RolloutSection), run.get(AsyncSection), collection_size(run)
     plan = GroupPlan(
         rollout_id=0,
         size=rollout.n_samples_per_prompt,
@@ -165,7 +165,7 @@ def _producer(
         maker,
         events,
         [run.make("group_filters", item) for item in rollout.group_filters],
-        GroupBuffer(collection_size(run), asynchronous.capacity(rollout)),
+        GroupBuffer(size, asynchronous.capacity(size)),
         plan,
         collections=rollout.num_rollout,
         concurrent=asynchronous.concurrent_groups(rollout),

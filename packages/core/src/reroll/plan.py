@@ -52,10 +52,14 @@ def staleness_problems(run: LoadedRunFile) -> Iterator[Problem]:
     reason = f"{bound} does not cover a collection's last step" if bound else "is not given"
     yield Problem(
         "async.max_weight_staleness",
-        f"{reason}: with {updates} optimizer steps a collection, what is generated while one collection is trained on "
-        f"is {least} steps old at the last step of the next",
+        f"{reason}: with {_steps(updates)} a collection, what is generated while one collection is trained on is "
+        f"{_steps(least)} old at the last one of the next",
         f"set it to {least} or more" + (", or raise trainer.global_batch_size" if updates > 1 else ""),
     )
+
+
+def _steps(count: int) -> str:
+    return f"{count} optimizer step" + "s" * (count != 1)
 
 
 def size_problems(run: LoadedRunFile) -> Iterator[Problem]:
@@ -134,7 +138,7 @@ def make_plan(run: LoadedRunFile) -> dict[str, Any]:
             "fully_async": asynchronous.fully_async,
             "max_weight_staleness": collection_size(run).max_staleness,
             "collections_ahead": collection_size(run).ahead,
-            "buffer_groups": asynchronous.capacity(rollout),
+            "buffer_groups": asynchronous.capacity(collection_size(run)),
             "concurrent_groups": asynchronous.concurrent_groups(rollout),
         },
         "lengths": {

@@ -37,9 +37,9 @@ async def run_training(run: LoadedRunFile, began: float) -> int:
     try:
         await work
         summary.ended = "completed"
-    except asyncio.CancelledError:
-        summary.ended = "interrupted"
-        summary.message = f"by {stopped[0].name}" if stopped else "cancelled"
+    except asyncio.CancelledError as error:
+        summary.ended, summary.message = "interrupted", f"by {stopped[0].name}" if stopped else "cancelled"
+        failure = None if stopped else error
     except BaseException as error:
         failure = error
         summary.ended, summary.message = "failed", str(error) or type(error).__name__

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
@@ -38,7 +37,7 @@ from reroll.rollouts.groups import GroupMaker
 from reroll.rollouts.producer import Producer
 from reroll.tasks.cursor import Cursor
 from reroll.traces.samples import group_samples
-from reroll.traces.saved import SavedGroup, save_groups, write_traces
+from reroll.traces.saved import SavedGroup, mark_complete, save_groups, write_traces
 from reroll.training.trainer import Trainer
 from reroll.workers.together import first_cause, uninterrupted
 
@@ -76,18 +75,21 @@ class Session:
         dispatch has ended after it, and scored groups that no collection took are saved."""
         try:
             async with asyncio.TaskGroup() as tasks:
-                self.producer.start(tasks)
                 try:
+                    self.producer.start(tasks)
                     yield
                 finally:
                     self.producer.stop()
         except BaseExceptionGroup as error:
-            raise first_cause(error) from None
+            cause = first_cause(error)
+            raise cause from cause.__cause__
         finally:
             self._put_away_rest()
 
     def _put_away_rest(self) -> None:
         expired, queued = self.producer.leftovers()
+        for item in queued:
+            self.events.left(item.group.group_index, item.leaves("returned"))
         self.events.return_rest()
         rest = [*_saved(expired, "expired"), *_saved(queued, "returned")]
         path = self.context.output / "rollouts" / "unused_rollouts.jsonl"
@@ -95,12 +97,12 @@ class Session:
             if rest:
                 write_traces(path, rest)
         except OSError as error:  # must not hide what ended the run
-            self.display.line(f"warning: {len(rest)} unused groups could not be saved in {path}: {error}")
+            self.display.warn(f"{len(rest)} unused groups could not be saved in {path}: {error}")
 
     async def collect(self) -> Collection | None:
         """The next collection, or None when the data has run out."""
         if self._began is None:
-            self._began = time.perf_counter()
+            self._began = asyncio.get_running_loop().time()
             self.display.begin()
         self.display.phase("training")
         collection = await self.producer.collect(self.trainer.version)
@@ -115,35 +117,37 @@ class Session:
         self.display.line(f"the data ran out after {collections} collections; prompts: {listed}")
 
     def _warn(self, groups: Iterable[Group]) -> None:
-        """Says the first failure of each verifier, harness and engine once, when it happens."""
+        """Says the first failure of each verifier, harness and engine, once."""
         for error in (error for group in groups for trace in group.traces for error in trace.errors):
             if error["where"] not in self._warned:
                 self._warned.add(error["where"])
                 logs = self.context.output / "logs"
-                self.display.line(f"warning: {error['where']}: {error['message']} (said once; more in {logs})")
+                self.display.warn(f"{error['where']}: {error['message']} (said once; more in {logs})")
 
     async def train(self, collection: Collection) -> list[dict[str, float]]:
         """Metrics of the collection's optimizer steps. While the trainer works, every trace is saved, whatever was
         decided about it."""
-        samples = self.samples(collection)
-        steps: list[dict[str, float]] = []
         saving = asyncio.create_task(self.save(collection))
         try:
-            if samples:
-                steps = await self.trainer.train(samples)
-        finally:
-            await uninterrupted(saving)
+            samples = self.samples(collection)
+            steps = await self.trainer.train(samples) if samples else []
+        except BaseException as error:
+            try:
+                await uninterrupted(saving)
+            except Exception as trouble:  # must not hide what ended the run
+                error.add_note(f"the collection could not be saved either: {trouble}")
+            raise
+        count = await uninterrupted(saving)
         self._consume(collection)
+        mark_complete(self.context.output, collection.rollout_id, count)
         return steps
 
-    async def save(self, collection: Collection) -> None:
-        """Keeps the collection on disk; in a thread, so that answers and requests go on meanwhile."""
-        groups = [
-            *_saved(collection.expired, "expired"),
-            *(SavedGroup(item.group, item.decision, item.disposition) for item in collection.groups),
-        ]
+    async def save(self, collection: Collection) -> int:
+        """Keeps the collection's traces on disk and gives their number; in a thread, so that answers and requests go
+        on meanwhile. The marker that the step is whole comes when it has been trained on."""
+        groups = [*_saved(collection.expired, "expired"), *_saved(collection.groups, "consumed")]
         groups.sort(key=lambda saved: saved.group.group_index)
-        await asyncio.to_thread(save_groups, self.context.output, collection.rollout_id, groups)
+        return await asyncio.to_thread(save_groups, self.context.output, collection.rollout_id, groups)
 
     def samples(self, collection: Collection) -> list[Sample]:
         """What the trainer gets: the samples of the groups that passed, in the order of dispatch."""
@@ -157,7 +161,7 @@ class Session:
     def _consume(self, collection: Collection) -> None:
         """Ends every dispatch of a collection that was trained on."""
         for item, staleness in zip(collection.groups, collection.staleness(), strict=True):
-            self.events.left(item.group.group_index, item.disposition, staleness)
+            self.events.left(item.group.group_index, item.leaves("consumed"), staleness)
 
     def why_empty(self, collection: Collection, collections: int) -> str:
         """What the user should know when `collections` in a row held no group worth training on."""
@@ -187,16 +191,19 @@ class Session:
                 continue
             self._evaluated[name] = step
             self.display.phase("evaluating")
-            begun = time.perf_counter()
+            begun = asyncio.get_running_loop().time()
+            self.producer.evaluate(begins=True)
             result, groups = await evaluator.run(step)
             self._warn(groups)
             path = self.context.output / "eval" / name / f"step_{step}" / "rollouts.jsonl"
-            write_traces(path, (SavedGroup(group, Decision("passed")) for group in groups))
+            saved = [SavedGroup(group, Decision("passed")) for group in groups]
+            await asyncio.to_thread(write_traces, path, saved)
+            self.producer.evaluate(begins=False)
             self.summary.evaluations.append(asdict(result))
             self.trackers.log(step, result.metrics())
             self.display.evaluated(name, asdict(result))
             if self._began is not None:
-                self._evaluation_seconds += time.perf_counter() - begun
+                self._evaluation_seconds += asyncio.get_running_loop().time() - begun
 
     def report(
         self, collection: Collection, steps: Sequence[dict[str, float]], publication: PublicationReport | None
@@ -226,7 +233,7 @@ class Session:
         self.trackers.log(self.trainer.version, metrics)
         self.display.collected(collection.rollout_id + 1, self.trainer.version, metrics)
         assert self._began is not None, "collect() comes first"
-        summary.training_wall_seconds = time.perf_counter() - self._began - self._evaluation_seconds
+        summary.training_wall_seconds = asyncio.get_running_loop().time() - self._began - self._evaluation_seconds
 
     def _totals(self) -> Totals:
         producer = self.producer
@@ -244,5 +251,4 @@ class Session:
 
 
 def _saved(groups: Iterable[FinishedGroup], disposition: Disposition) -> list[SavedGroup]:
-    """Groups that left in a way that their filters did not decide; of the others, theirs is kept."""
-    return [SavedGroup(item.group, item.decision, disposition if item.passed else item.disposition) for item in groups]
+    return [SavedGroup(item.group, item.decision, item.leaves(disposition)) for item in groups]

@@ -1,7 +1,6 @@
 """What holds of every mode, whatever fails: whole engines in routing, an open gate, a transport that has finished."""
 
 import asyncio
-import logging
 import sys
 from pathlib import Path
 
@@ -51,7 +50,7 @@ def test_the_report_counts_the_requests_that_ran_when_it_began(mode):
 
 @every_mode
 @pytest.mark.parametrize("place", PLACES)
-def test_a_single_failure_is_tried_again_and_said(mode, place, caplog):
+def test_a_single_failure_is_tried_again_and_said(mode, place):
     async def scenario(setting):
         groups = [asyncio.create_task(setting.group(name, tokens=5)) for name in "abc"]
         await settle()
@@ -61,7 +60,6 @@ def test_a_single_failure_is_tried_again_and_said(mode, place, caplog):
         assert setting.versions == [NEW, NEW]
         assert report.attempts == (2 if reached(mode, place) else 1)
         assert len(setting.warnings) == report.attempts - 1
-        assert caplog.messages == setting.warnings
         for warning in setting.warnings:
             assert "publication of version 7 failed and is tried once more: no room for the weights" in warning
         await setting.check()
@@ -71,8 +69,7 @@ def test_a_single_failure_is_tried_again_and_said(mode, place, caplog):
             assert len(versions) == 1 or not mode.homogeneous_groups
         assert await setting.serves() == [NEW]
 
-    with caplog.at_level(logging.WARNING, logger="reroll"):
-        run(scenario, mode=mode)
+    run(scenario, mode=mode)
 
 
 @every_mode

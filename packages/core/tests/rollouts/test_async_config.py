@@ -81,7 +81,7 @@ def test_what_does_nothing_without_fully_async_is_said(load, override):
 def test_less_than_a_group_at_once_and_a_buffer_without_room_for_a_collection_are_refused(load):
     told = fault(load, *ASYNC, "async.max_concurrent_samples=3")
     assert "3 is less than one group of 4 responses" in told
-    told = fault(load, *ASYNC, "rollout.over_sampling_factor=3.0")
+    told = fault(load, *ASYNC, "rollout.over_sampling_factor=3.0", "async.capacity_factor=2.0")
     assert "async.capacity_factor" in told
     assert "set it to 3.0 or more" in told
 
@@ -101,11 +101,17 @@ def test_keys_of_other_tools_are_refused_with_the_reason(load, override, reason)
 
 
 def test_sizes_are_whole_groups(load):
-    run = load(*ASYNC, "async.max_concurrent_samples=11", "async.capacity_factor=1.4")
+    run = load(*ASYNC, "async.max_concurrent_samples=11", "async.capacity_factor=2.1")
     section, rollout = run.get(AsyncSection), run.get(RolloutSection)
     assert section.concurrent_groups(rollout) == 2
-    assert section.capacity(rollout) == 11
+    assert section.capacity(collection_size(run)) == 16
     assert load(*ASYNC).get(AsyncSection).concurrent_groups(rollout) is None
+
+
+def test_multiples_of_groups_are_exact_and_one_that_adds_no_group_is_refused(load):
+    run = load("rollout.rollout_batch_size=45", "rollout.over_sampling_factor=1.4", "trainer.global_batch_size=180")
+    assert run.get(RolloutSection).most_groups == 63
+    assert "less than one group more" in fault(load, "rollout.over_sampling_factor=1.05")
 
 
 def test_an_asynchronous_run_is_corrected_unless_told_otherwise(load):

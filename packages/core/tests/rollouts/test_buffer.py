@@ -171,4 +171,4 @@ def test_staleness_counts_the_steps_before_the_one_that_uses_the_group():
     ],
 )
 def test_how_a_group_leaves(outcome, completed, disposition):
-    assert finished(0, 1, outcome=outcome, completed=completed).disposition == disposition
+    assert finished(0, 1, outcome=outcome, completed=completed).leaves("consumed") == disposition

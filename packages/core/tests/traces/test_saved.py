@@ -7,7 +7,15 @@ import pytest
 
 from reroll.api import Decision, Group, Node, RenderedPrompt, Task, Trace, Verdict, VersionSpan
 from reroll.traces.samples import group_samples, optimizer_steps
-from reroll.traces.saved import SavedGroup, SavedRolloutError, is_complete, read_rollouts, save_groups, step_directory
+from reroll.traces.saved import (
+    SavedGroup,
+    SavedRolloutError,
+    is_complete,
+    mark_complete,
+    read_rollouts,
+    save_groups,
+    step_directory,
+)
 from reroll.training.advantages import Grpo
 
 
@@ -42,6 +50,8 @@ def test_saved_lines_read_back_and_the_marker_comes_last(tmp_path):
     group = group_of([1.0, None])
     assert save_groups(tmp_path, 7, [SavedGroup(group, Decision("filtered", "why"), "filtered")]) == 2
     folder = step_directory(tmp_path, 7)
+    assert not is_complete(folder)
+    mark_complete(tmp_path, 7, 2)
     assert is_complete(folder)
     first, second = read_rollouts(folder)
     keys = "schema id task nodes rewards metrics info is_completed stop_condition errors timing"
@@ -57,7 +67,6 @@ def test_saved_lines_read_back_and_the_marker_comes_last(tmp_path):
 
 def test_a_step_without_marker_is_not_complete(tmp_path):
     save_groups(tmp_path, 0, [SavedGroup(group_of([1.0]), Decision("passed"))])
-    (step_directory(tmp_path, 0) / "train_rollouts.done").unlink()
     assert not is_complete(step_directory(tmp_path, 0))
 
 

@@ -44,7 +44,9 @@ class RecordWriter(Component):
     def group_scored(self, observation_id: str, group: Group, decision: Decision) -> None: ...
 
     @abstractmethod
-    def group_left(self, observation_id: str, disposition: Disposition, staleness: int) -> None: ...
+    def group_left(self, observation_id: str, disposition: Disposition, staleness: int) -> None:
+        """`staleness` in optimizer steps from the version of the group's oldest token: to the first step that used it;
+        for one that was too old, to the last step of the collection that could have; 0 for `returned`."""
 
     def metrics(self) -> Mapping[str, float]:
         return {}

@@ -54,6 +54,8 @@ def shown(key: str, value: Any) -> str:
 def nearest(name: str, names: Iterable[str]) -> str:
     """A remedy for a misspelt name."""
     names = list(names)
+    if not names:
+        return "it has no options"
     close = difflib.get_close_matches(name, names, 1, cutoff=0.6)
     return f"did you mean {close[0]!r}?" if close else f"known here: {', '.join(names)}"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
@@ -34,8 +33,8 @@ ANSWER_SECONDS = 20.0
 class Publisher:
     """Brings the engines to the source's weights. `timeout` in seconds.
 
-    The mode decides the order alone. Whatever it does or leaves undone, and however it ends: the transport has
-    finished, admission is open, and in routing are exactly the engines that serve one version as a whole. A failure
+    The mode decides the order alone. Whatever it does or leaves undone, and unless the run ends with it: the transport
+    has finished, admission is open, and in routing are exactly the engines that serve one version as a whole. A failure
     is tried once more.
 
     Attributes:
@@ -75,8 +74,8 @@ class Publisher:
                 raise  # of something inside, which has its own reason
             await self._examine(version, before)
             raise RerollError(
-                f"publication of version {version} took longer than {self.timeout:g} s; raise "
-                "serving.publication_timeout, or look into the logs of the workers"
+                f"publication mode {self.mode.name!r}: publication of version {version} took longer than "
+                f"{self.timeout:g} s; raise serving.publication_timeout, or look into the logs of the workers"
             ) from None
         finally:
             self._route()
@@ -97,6 +96,10 @@ class Publisher:
                 return replace(report, attempts=attempt)
             except WorkerDied:
                 raise
+            except asyncio.CancelledError as error:
+                if this_task.cancelling() > cancelled:
+                    raise
+                raise PluginError(f"publication mode {self.mode.name!r} was cancelled from within") from error
             except Exception as error:
                 if this_task.cancelling() > cancelled:  # and something told it as an error of its own
                     raise asyncio.CancelledError from error
@@ -130,7 +133,7 @@ class Publisher:
             except Exception as trouble:
                 error.add_note(f"the transport could not finish either: {_told(trouble)}")
             if isinstance(error, BaseExceptionGroup):  # of a mode's task group
-                raise first_cause(error.subgroup(WorkerDied) or error) from error
+                raise first_cause(error, WorkerDied) from error
             raise
         await uninterrupted(self._finish())
         name = self.mode.name
@@ -204,7 +207,6 @@ class Publisher:
         out = [self.engines[number].address for number in sorted(self._doubtful)]
         until = f" Until it succeeds, no requests go to {', '.join(out)}." if out else ""
         message = f"publication of version {version} failed and is tried once more: {_told(error)}.{until}"
-        logging.getLogger("reroll").warning(message)
         self.warn(message)
 
 

@@ -91,5 +91,6 @@ def publication_metrics(report: PublicationReport) -> dict[str, float]:
         "publication/pause_seconds": report.pause_seconds,
         "publication/recompute_seconds": report.recompute_seconds,
         "publication/in_flight": report.in_flight,
+        "publication/attempts": report.attempts,
         "publication/bytes": report.num_bytes,
     }

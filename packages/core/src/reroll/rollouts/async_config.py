@@ -8,7 +8,8 @@ from typing import ClassVar, Literal
 from pydantic import Field
 
 from reroll.api import ConfigSection, Problem, RunFile
-from reroll.rollouts.config import RolloutSection
+from reroll.rollouts.buffer import CollectionSize
+from reroll.rollouts.config import RolloutSection, times
 
 
 class AsyncSection(ConfigSection):
@@ -22,8 +23,9 @@ class AsyncSection(ConfigSection):
     max_weight_staleness: int | None = Field(None, gt=0)
     """Optimizer steps that may lie between the weights of a group's oldest token and the step that uses it. Needed with
     fully_async; 1 is one step behind."""
-    capacity_factor: float = Field(2.0, ge=1)
-    """Finished groups that may wait for the trainer, in multiples of rollout.rollout_batch_size."""
+    capacity_factor: float | None = Field(None, ge=1)
+    """Groups that may be generated or wait for the trainer, in multiples of rollout.rollout_batch_size; by default as
+    many as the staleness bound lets in."""
     max_concurrent_samples: int | None = Field(None, gt=0)
     """Most responses that are generated or scored at once, in whole groups; by default as many as the staleness bound
     lets in."""
@@ -48,7 +50,7 @@ class AsyncSection(ConfigSection):
                 "and groups are admitted whole",
                 f"set it to {rollout.n_samples_per_prompt} or more",
             )
-        if self.capacity_factor < rollout.over_sampling_factor:
+        if self.capacity_factor is not None and self.capacity_factor < rollout.over_sampling_factor:
             yield Problem(
                 "async.capacity_factor",
                 f"{self.capacity_factor} is less than rollout.over_sampling_factor = {rollout.over_sampling_factor}: "
@@ -56,9 +58,11 @@ class AsyncSection(ConfigSection):
                 f"set it to {rollout.over_sampling_factor} or more",
             )
 
-    def capacity(self, rollout: RolloutSection) -> int:
-        """Groups that the buffer holds."""
-        return max(int(self.capacity_factor * rollout.rollout_batch_size), rollout.most_groups)
+    def capacity(self, size: CollectionSize) -> int:
+        """Groups that may be under way or in the buffer."""
+        if self.capacity_factor is None:
+            return (size.ahead + 1) * size.most
+        return max(times(self.capacity_factor, size.batch), size.most)
 
     def concurrent_groups(self, rollout: RolloutSection) -> int | None:
         """Most groups in flight, None for no bound."""

@@ -34,11 +34,10 @@ class FinishedGroup:
         """Whether any response came to its end."""
         return any(trace.is_completed for trace in self.group.traces)
 
-    @property
-    def disposition(self) -> Disposition:
-        """How the group leaves when its collection is trained on."""
+    def leaves(self, passed: Disposition) -> Disposition:
+        """How the group leaves, if one that passed the filters leaves as `passed`: what did not pass is what it is."""
         if self.decision.outcome == "passed":
-            return "consumed"
+            return passed
         return self.decision.outcome if self.generated else "failed"
 
 
@@ -97,15 +96,18 @@ class Collection:
         return [number * places // passed for number in range(passed)]
 
     def staleness(self) -> list[int]:
-        """Of every group, at the first of the optimizer steps that use it, or would have used it."""
-        places = iter(self.places())
-        steps = [next(places) * self.size.updates // self.size.batch if item.passed else 0 for item in self.groups]
-        return [item.group.staleness(self.version) + step for item, step in zip(self.groups, steps, strict=True)]
+        """Of every group, at the first of the optimizer steps that use it; of what did not pass, at the first step of
+        the collection. Steps without any group are not made."""
+        steps = [place * self.size.updates // self.size.batch for place in self.places()]
+        rank = {step: number for number, step in enumerate(sorted(set(steps)))}
+        ranks = iter([rank[step] for step in steps])
+        return [item.group.staleness(self.version) + (next(ranks) if item.passed else 0) for item in self.groups]
 
 
 @dataclass
 class GroupBuffer:
-    """Whole groups, each with its decision; those with the oldest tokens first. `capacity` counts groups."""
+    """Whole groups, each with its decision; those with the oldest tokens first. `capacity` counts groups: the producer
+    dispatches none that would not find room."""
 
     size: CollectionSize
     capacity: int
@@ -120,7 +122,7 @@ class GroupBuffer:
         return len(self.groups) >= self.capacity
 
     def put(self, finished: FinishedGroup) -> None:
-        assert not self.full, "the producer waits for room"
+        assert not self.full, "nothing is dispatched without room for it"
         bisect.insort(self.groups, finished, key=_age)
         self.passed += finished.passed
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from fractions import Fraction
+from math import floor
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, field_validator
@@ -77,7 +79,7 @@ class RolloutSection(ConfigSection):
     @property
     def most_groups(self) -> int:
         """Decided groups that close a collection."""
-        return int(self.rollout_batch_size * self.over_sampling_factor)
+        return times(self.over_sampling_factor, self.rollout_batch_size)
 
     def sampling(self, seed: int) -> SamplingParams:
         """The training sampling parameters with a response's own seed."""
@@ -93,6 +95,12 @@ class RolloutSection(ConfigSection):
         )
 
     def problems(self, run: RunFile) -> Iterator[Problem]:
+        if self.over_sampling_factor > 1 and self.most_groups == self.rollout_batch_size:
+            yield Problem(
+                "rollout.over_sampling_factor",
+                f"{self.over_sampling_factor} of {self.rollout_batch_size} groups is less than one group more",
+                "raise it, or leave it out",
+            )
         limit = self.rollout_max_context_len
         if limit is not None and limit < self.rollout_max_response_len + 1:
             yield Problem(
@@ -117,6 +125,11 @@ class RolloutSection(ConfigSection):
     def validate_files(self, run: RunFile, thorough: bool) -> Iterator[Problem]:
         yield from check_context("rollout", self.max_context, run)
         yield from self._stop_token_problems(run)
+
+
+def times(factor: float, groups: int) -> int:
+    """Whole groups of a multiple, as the factor is written: 1.4 times 45 is 63, which floats make 62.99."""
+    return floor(Fraction(str(factor)) * groups)
 
 
 def _vocabulary(run: RunFile) -> int | None:

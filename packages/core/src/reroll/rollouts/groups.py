@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import uuid
 from dataclasses import dataclass, replace
 
@@ -23,7 +24,7 @@ from reroll.rollouts.seeds import response_seed
 from reroll.serving.router import LeastLoadedRouter
 from reroll.tasks.cursor import Dispatch
 from reroll.tasks.render import Renderer
-from reroll.workers.together import first_cause, together
+from reroll.workers.together import cancelled_from_outside, first_cause, together
 
 
 @dataclass(frozen=True)
@@ -118,12 +119,14 @@ class GroupMaker:
         )
         try:
             trace = await self.harness.run(group.task, group.rendered, context)
-        except Exception as failure:
-            error = first_cause(failure)
+        except (Exception, asyncio.CancelledError) as failure:
+            if isinstance(failure, asyncio.CancelledError) and cancelled_from_outside():
+                raise
+            error = first_cause(failure, WorkerDied, PluginError, EngineError)
             if isinstance(error, WorkerDied | PluginError):
-                raise error from None
+                raise error from error.__cause__
             if isinstance(error, EngineError) and not isinstance(error, RequestRefused):
-                raise error from None  # an engine that stopped is no property of this response
+                raise error from error.__cause__  # an engine that stopped is no property of this response
             # One conversation that fails must not cost its siblings: it is kept with its error, unscored.
             trace = Trace(id=trace_id, task=group.task, stop_condition="error")
             where = f"harness {self.harness.name}"

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-from reroll.api import Decision, Group, GroupFilter
+from reroll.api import Decision, Group, GroupFilter, RerollError
 from reroll.rollouts.buffer import Collection, FinishedGroup, GroupBuffer
 from reroll.rollouts.events import GroupEvents
 from reroll.rollouts.filters import decide
 from reroll.rollouts.groups import GroupMaker, GroupPlan
 from reroll.rollouts.stopwatch import Stopwatch
 from reroll.tasks.cursor import Cursor, Dispatch
+from reroll.workers.together import cancelled_from_outside
 
 MOST_RETURNS = 16
 HOPELESS = Decision("aborted", f"handed back {MOST_RETURNS} times in a row")
@@ -58,27 +59,25 @@ class Producer:
         self.generating = Stopwatch()
         """Runs while training groups are being generated."""
         self.blocked = Stopwatch()
-        """Runs while none is and the trainer is busy: the staleness bound or the buffer lets nothing more in."""
+        """Runs while none is and the trainer is busy: the staleness bound or the buffer lets nothing more in. Not
+        during evaluations."""
+        self.evaluating = False
         self.trainer_waiting = Stopwatch()
         """Runs while a collection is waited for."""
         self._filters = list(group_filters)
         self._plan = plan
-        self._left = collections
+        self._collections_left = collections
         self._taken = 0
         self._concurrent = concurrent
         self._homogeneous = homogeneous
         self._retry = retry
         self._returns: Counter[str] = Counter()
         self._expired: list[FinishedGroup] = []
-        self._waiting: dict[int, FinishedGroup] = {}
-        """Scored groups for which the buffer has no room, by group index."""
-        self._version: int | None = None
+        self._asked_version: int | None = None
         """The trainer's, while it waits for a collection."""
         self._dry = False
         """The data had nothing more when it was last asked."""
         self._changed = asyncio.Event()
-        self._door: deque[asyncio.Future[None]] = deque()
-        """Finished groups that wait for room in the buffer."""
         self._tasks: asyncio.TaskGroup | None = None
         self._running: set[asyncio.Task[None]] = set()
 
@@ -86,6 +85,11 @@ class Producer:
         """From here on groups are made, as tasks of that group, which any failure of theirs ends."""
         self._tasks = tasks
         self._dispatch()
+
+    def evaluate(self, begins: bool) -> None:
+        """An evaluation begins or ends: what stands still meanwhile does not wait for the trainer."""
+        self.evaluating = begins
+        self._account()
 
     def stop(self) -> None:
         """Nothing further is made; groups that are not finished are cancelled."""
@@ -96,8 +100,8 @@ class Producer:
     async def collect(self, version: int) -> Collection | None:
         """The next collection for a trainer at `version`, once there is one; None when the data has run out and
         everything that was dispatched has left."""
-        assert self._left, "no further collection was announced"
-        self._version = version
+        assert self._collections_left, "no further collection was announced"
+        self._asked_version = version
         self.trainer_waiting.enter()
         try:
             self._expire(self.buffer.expire(version))
@@ -106,7 +110,7 @@ class Producer:
                 self._changed.clear()
                 await self._changed.wait()
         finally:
-            self._version = None
+            self._asked_version = None
             self.trainer_waiting.leave()
         taken = self.buffer.take()
         if not taken:
@@ -114,20 +118,19 @@ class Producer:
         expired, self._expired = self._expired, []
         collection = Collection(self._taken, version, self.buffer.size, taken, expired)
         self._taken += 1
-        self._left -= 1
-        self._open_door()
+        self._collections_left -= 1
         self._dispatch()
         return collection
 
     def leftovers(self) -> tuple[list[FinishedGroup], list[FinishedGroup]]:
         """Scored groups that no collection holds, expired and queued ones; asked for when the run is over."""
-        return list(self._expired), [*self.buffer.groups, *self._waiting.values()]
+        return list(self._expired), list(self.buffer.groups)
 
     # Dispatching
 
     def _dispatch(self) -> None:
-        whole_round = self.buffer.size.ahead == 0 and self.in_flight
-        while self._tasks is not None and not whole_round and self._admits() and not self._busy():
+        round_under_way = self.buffer.size.ahead == 0 and self.in_flight > 0
+        while self._tasks is not None and not round_under_way and self._admits() and not self._busy():
             dispatch = self.cursor.take()
             self._dry = dispatch is None
             if dispatch is None:
@@ -142,9 +145,9 @@ class Producer:
     def _admits(self) -> bool:
         """Whether the staleness bound and the buffer let one more group in."""
         size, buffer = self.buffer.size, self.buffer
-        collections = min(size.ahead + (self._version is not None), self._left)
+        collections = min(size.ahead + (self._asked_version is not None), self._collections_left)
         return (
-            not buffer.full
+            self.in_flight + len(buffer) < buffer.capacity  # so that each finds room when it is finished
             and self.in_flight + buffer.passed < collections * size.batch
             and self.in_flight + len(buffer) < collections * size.most
         )
@@ -154,8 +157,9 @@ class Producer:
 
     def _account(self) -> None:
         """Engines that stand still although there is data, while the trainer waits for nothing, wait for it."""
-        waits = self._version is None and not self._dry and bool(self._left) and not self._admits()
-        self.blocked.run(waits and not self.generating.running)
+        idle = self._asked_version is None and not self.evaluating and not self.generating.running
+        more = not self._dry and self._collections_left > 0
+        self.blocked.run(idle and more and not self._admits())
 
     # One group
 
@@ -178,7 +182,11 @@ class Producer:
                 self._returns.pop(dispatch.task.key, None)
                 await self.maker.score(group)
                 decision = HOPELESS if unusable else decide(group, self._filters)
-                await self._finish(FinishedGroup(group, decision, dispatch))
+                self._finish(FinishedGroup(group, decision, dispatch))
+        except asyncio.CancelledError as error:
+            if self._tasks is None or cancelled_from_outside():
+                raise
+            raise RerollError(f"group {group_index} was cancelled from within a plugin") from error
         finally:
             self.in_flight -= 1
         self._dispatch()
@@ -196,15 +204,9 @@ class Producer:
         self.events.left(group_index, "returned")
         self._give_back(dispatch)
 
-    async def _finish(self, finished: FinishedGroup) -> None:
+    def _finish(self, finished: FinishedGroup) -> None:
         self.events.scored(finished.group, finished.decision)
-        self._waiting[finished.group.group_index] = finished
-        while self.buffer.full:
-            turn = asyncio.get_running_loop().create_future()
-            self._door.append(turn)
-            await turn
-        del self._waiting[finished.group.group_index]
-        version = self._version
+        version = self._asked_version
         if version is not None and self.buffer.size.is_stale(finished.group, version):
             self._expire([finished])
         else:
@@ -213,24 +215,14 @@ class Producer:
     def _expire(self, stale: Sequence[FinishedGroup]) -> None:
         """Groups that did not pass leave as what they are; no collection is to be filled with old ones."""
         for item in stale:
-            version = self._version
+            version = self._asked_version
             assert version is not None, "groups grow old only for a trainer that asks"
             staleness = item.group.staleness(version + self.buffer.size.updates - 1)
-            self.events.left(item.group.group_index, "expired" if item.passed else item.disposition, staleness)
+            self.events.left(item.group.group_index, item.leaves("expired"), staleness)
             if self._retry and item.passed:
                 self.events.retried += 1
                 self._give_back(item.dispatch)
         self._expired += stale
-        self._open_door()
-
-    def _open_door(self) -> None:
-        """Wakes as many finished groups as the buffer has room for, and no more: thousands may wait."""
-        room = self.buffer.capacity - len(self.buffer)
-        while room > 0 and self._door:
-            turn = self._door.popleft()
-            if not turn.done():
-                turn.set_result(None)
-                room -= 1
 
     def _give_back(self, dispatch: Dispatch) -> None:
         self.cursor.give_back(dispatch)

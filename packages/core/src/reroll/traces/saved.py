@@ -34,14 +34,17 @@ def step_directory(output: Path, step: int) -> Path:
 
 
 def save_groups(output: Path, step: int, groups: Iterable[SavedGroup]) -> int:
-    """Writes the traces of a collection and then its marker; gives the number of traces."""
+    """Writes the traces of a collection; gives their number."""
+    return write_traces(step_directory(output, step) / FILE, groups)
+
+
+def mark_complete(output: Path, step: int, count: int) -> None:
+    """Says that the step's file is whole and holds `count` traces."""
     folder = step_directory(output, step)
-    count = write_traces(folder / FILE, groups)
     # The marker appears whole, after the file is closed: a reader that sees it may read every line.
     partial = folder / (MARKER + ".partial")
     partial.write_text(json.dumps({"schema": SCHEMA, "traces": count}) + "\n", "utf-8")
     partial.rename(folder / MARKER)
-    return count
 
 
 def write_traces(path: Path, groups: Iterable[SavedGroup]) -> int:

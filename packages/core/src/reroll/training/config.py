@@ -64,7 +64,7 @@ class TrainerSection(ConfigSection):
     section: ClassVar[str] = "trainer"
 
     global_batch_size: int | None = Field(None, gt=0)
-    """Responses of one optimizer step; by default a whole collection."""
+    """Responses of one optimizer step, fewer where groups did not pass the filters; by default a whole collection."""
     max_tokens_per_micro_batch: int | None = Field(None, gt=0)
     """Padded tokens of one forward pass; bounds memory, never changes the gradient. By default 16384, unless
     micro_batch_size is given."""

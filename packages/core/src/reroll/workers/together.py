@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Coroutine, Iterable
 from typing import Any, TypeVar
 
+from reroll.api import RerollError
+
 T = TypeVar("T")
 
 
@@ -16,7 +18,11 @@ async def together(coroutines: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(coroutine) for coroutine in coroutines]
     except BaseExceptionGroup as error:
-        raise first_cause(error) from None
+        cause = first_cause(error)
+        raise cause from cause.__cause__
+    if any(task.cancelled() for task in tasks):
+        # Nobody cancelled us: something inside raised it by itself, and would be taken for the end of the run.
+        raise RerollError("a task was cancelled from within; what it did is in the log")
     return [task.result() for task in tasks]
 
 
@@ -38,8 +44,23 @@ async def uninterrupted(coroutine: Coroutine[Any, Any, T] | asyncio.Task[T]) -> 
     return result
 
 
-def first_cause(error: BaseException) -> BaseException:
-    """The first error of nested groups."""
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
+def first_cause(error: BaseException, *fatal: type[BaseException]) -> BaseException:
+    """The error of nested groups that counts: the first of a fatal type, or the first. The others are noted with it."""
+    found = _leaves(error)
+    cause = next((leaf for leaf in found if isinstance(leaf, fatal)), found[0])
+    for other in found:
+        if other is not cause:
+            cause.add_note(f"beside it: {type(other).__name__}: {other}")
+    return cause
+
+
+def _leaves(error: BaseException) -> list[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        return [leaf for part in error.exceptions for leaf in _leaves(part)]
+    return [error]
+
+
+def cancelled_from_outside() -> bool:
+    """Whether somebody wants the current task to end. If not, a CancelledError in it is a fault of what it ran."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

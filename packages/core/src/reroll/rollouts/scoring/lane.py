@@ -110,7 +110,8 @@ class Lane:
             payload = pickle.dumps([(job.task, job.traces) for job in jobs], protocol=pickle.HIGHEST_PROTOCOL)
         except Exception as error:
             if len(jobs) == 1:
-                jobs[0].fail(error)
+                why = f"the response cannot be sent to a process: {type(error).__name__}: {error}"
+                jobs[0].resolve_failed(Verdict(None, state="service_error", detail=why), 0.0)
             else:
                 for job in jobs:
                     self.send([job], answered)

@@ -11,7 +11,7 @@ import asyncio
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -32,6 +32,25 @@ TOGETHER_SECONDS = 0.01
 """Work that travels, and is answered, together: slow calls each go alone, so that none waits for another's answer."""
 LOST_SECONDS = 60.0
 """A worker with calls that neither works nor answers for so long is given up."""
+
+
+def _guarded(method: Callable[..., None]) -> Callable[..., None]:
+    """For what the event loop calls: a fault in it would be logged and nothing else, and calls would wait for ever."""
+
+    @wraps(method)
+    def call(pool: ScoringPool, *arguments: Any) -> None:
+        try:
+            method(pool, *arguments)
+        except Exception as error:
+            pool._break(_fault(error))
+
+    return call
+
+
+def _fault(error: BaseException) -> RerollError:
+    fault = RerollError(f"the scoring pool failed: {type(error).__name__}: {error}")
+    fault.__cause__ = error
+    return fault
 
 
 class ScoringPool:
@@ -126,10 +145,11 @@ class ScoringPool:
             lane.kill()
         for job in jobs:
             job.future.cancel()
-        await asyncio.gather(*(lane.end() for lane in lanes), *self._tasks)
+        await asyncio.gather(*(lane.end() for lane in lanes), *self._tasks, return_exceptions=True)
 
     # Sending
 
+    @_guarded
     def _dispatch(self) -> None:
         window = max(2, min(self.window, int(QUEUED_SECONDS / self._mean_seconds)))
         while self._pending and self._lanes:
@@ -154,6 +174,7 @@ class ScoringPool:
                 break
         return jobs
 
+    @_guarded
     def _answered(self, lane: Lane, numbered: Mapping[int, Job], call: Replies) -> None:
         error = None if call.cancelled() else call.exception()
         if lane.gone or call.cancelled() or isinstance(error, WorkerDied):
@@ -200,7 +221,7 @@ class ScoringPool:
     def _watched(self, watching: asyncio.Task[None]) -> None:
         """Without its watcher the pool would wait for ever: a fault in it ends every call."""
         if not watching.cancelled() and (error := watching.exception()) is not None:
-            self._break(RerollError(f"the scoring pool failed: {type(error).__name__}: {error}"))
+            self._break(_fault(error))
 
     def _inspect(self, lane: Lane) -> None:
         if words := lane.exit_words():
@@ -224,6 +245,7 @@ class ScoringPool:
             self._pending.extendleft(reversed(lane.take_back(doing.call)))
             self._dispatch()
 
+    @_guarded
     def _mourn(self, lane: Lane, died: WorkerDied) -> None:
         if not lane.gone:
             self._bury(lane, self._culprit(lane), str(died))
@@ -280,7 +302,12 @@ class ScoringPool:
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._spawned)
+
+    def _spawned(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._break(_fault(error))
 
     async def _open_lane(self, name: str) -> None:
         """Starts a worker; after some failures in a row, and with no other worker left, the pool is broken."""
@@ -304,9 +331,12 @@ class ScoringPool:
             return
 
     def _break(self, error: RerollError) -> None:
+        """Ends every call, those that a worker has included: nobody would watch over them."""
         self._broken = error
-        while self._pending:
-            self._pending.popleft().fail(error)
+        jobs = [*self._pending, *(job for lane in self._lanes for job in lane.calls.values())]
+        self._pending.clear()
+        for job in jobs:
+            job.fail(error)
 
 
 def _died(words: str) -> Verdict:
