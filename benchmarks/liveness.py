@@ -71,6 +71,11 @@ class Run:
             count -= line.startswith("collection ")
         return not count
 
+    def forget(self) -> None:
+        """What was said so far counts for nothing that is waited for."""
+        while not self._new.empty():
+            self._new.get()
+
     def children(self) -> list[psutil.Process]:
         return psutil.Process(self.process.pid).children(recursive=True)
 
@@ -110,8 +115,8 @@ def kill_once(kind: str, delay: float, output: Path) -> dict[str, Any]:
             sys.exit(f"no process writes {LOGS[kind]}")
         before, logged = len(run.lines), len(log_lines(output))
         began = time.monotonic()
+        run.forget()
         victim.kill()
-        # What the pipe still held before the kill counts for nothing: five collections come after it.
         recovered = run.collections(FURTHER, LIMIT)
         seconds = time.monotonic() - began
         ended = run.process.poll() is not None or not recovered

@@ -7,7 +7,6 @@ import gc
 import logging
 import os
 import signal
-import sys
 import time
 from pathlib import Path
 
@@ -104,15 +103,18 @@ def _stop_on_signals(work: asyncio.Task[None], display: Display) -> list[signal.
     stopped: list[signal.Signals] = []
 
     def stop(received: signal.Signals) -> None:
-        stopped.append(received)
-        if len(stopped) > 1:
-            sys.stderr.flush()
-            os._exit(128 + received)  # workers end when their connection closes
         display.line(f"{received.name}: ending the run; once more ends it at once")
         work.cancel()
 
+    def received(number: int, _: object) -> None:
+        stopped.append(signal.Signals(number))
+        if len(stopped) > 1:
+            os._exit(128 + number)  # workers end when their connection closes
+        loop.call_soon_threadsafe(stop, stopped[0])
+
+    # Not the event loop's own handlers: the second signal must count above all when a plugin blocks the loop.
     for number in (signal.SIGINT, signal.SIGTERM):
-        loop.add_signal_handler(number, stop, number)
+        signal.signal(number, received)
     return stopped
 
 

@@ -136,11 +136,24 @@ class Session:
                 await uninterrupted(saving)
             except Exception as trouble:  # must not hide what ended the run
                 error.add_note(f"the collection could not be saved either: {trouble}")
+            else:
+                await self._settle(collection)
             raise
         count = await uninterrupted(saving)
         self._consume(collection)
         mark_complete(self.context.output, collection.rollout_id, count)
         return steps
+
+    async def _settle(self, collection: Collection) -> None:
+        """The run ends while the trainer works: what it completes all the same, and would be exported, was consumed."""
+        try:
+            version = await uninterrupted(self.trainer.refresh_version())
+        except Exception:
+            return  # the trainer is what ended the run
+        if version > collection.version:
+            self._consume(collection)
+            traces = sum(len(item.group.traces) for item in [*collection.groups, *collection.expired])
+            mark_complete(self.context.output, collection.rollout_id, traces)
 
     async def save(self, collection: Collection) -> int:
         """Keeps the collection's traces on disk and gives their number; in a thread, so that answers and requests go
@@ -245,6 +258,7 @@ class Session:
         )
 
     def finish_summary(self) -> None:
+        self.summary.steps = self.trainer.version
         self.summary.ledger = self.events.ledger.summary()
         self.summary.filtered = dict(self.events.filtered)
         self.summary.skipped = dict(self.cursor.skipped)

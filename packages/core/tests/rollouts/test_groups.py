@@ -389,10 +389,12 @@ def test_scoring_does_not_hold_the_gate():
     assert drained == [0, 0]
 
 
-def node(parent, sampled=True, tokens=2, mask=None, logprobs=None):
+def node(parent, sampled=True, tokens=2, mask=None, logprobs=None, spans=None):
     flags = [sampled] * tokens if mask is None else mask
     given = ([-1.0] * tokens if sampled else []) if logprobs is None else logprobs
-    return Node(parent, {"role": "assistant", "content": ""}, sampled, [1] * tokens, flags, given)
+    whole = [VersionSpan(3, 0, tokens)] if sampled and tokens else []
+    message = {"role": "assistant", "content": ""}
+    return Node(parent, message, sampled, [1] * tokens, flags, given, whole if spans is None else spans)
 
 
 def trace_of(*nodes):
@@ -416,6 +418,12 @@ def test_traces_whose_nodes_fit_together_are_taken():
         ([node(None, mask=[True])], "node 0 has 1 mask flags for 2 tokens"),
         ([node(None, sampled=False, mask=[])], "node 0 has 0 mask flags for 2 tokens"),
         ([node(None, logprobs=[-1.0])], "node 0 has 1 log-probabilities for 2 tokens"),
+        ([node(None, spans=[])], r"node 0 has weight versions \[\] that do not cover its 2 tokens"),
+        ([node(None, spans=[VersionSpan(1, 0, 1)])], "node 0 has weight versions .* that do not cover its 2 tokens"),
+        (
+            [node(None, spans=[VersionSpan(1, 0, 1), VersionSpan(2, 0, 2)])],
+            "node 0 has .* that do not cover its 2 tokens",
+        ),
         ([node(None), node(0, logprobs=[])], "node 1 has 0 log-probabilities for 2 tokens"),
         ([node(None, sampled=False, mask=[False, True])], "node 0 has loss on tokens that were not sampled"),
     ],

@@ -132,10 +132,13 @@ class Publisher:
                 await uninterrupted(self._finish())
             except Exception as trouble:
                 error.add_note(f"the transport could not finish either: {_told(trouble)}")
+            if isinstance(error, SystemExit):  # would end the process without a word
+                raise PluginError(f"publication mode {self.mode.name!r} raised SystemExit: {error}") from error
             if isinstance(error, BaseExceptionGroup):  # of a mode's task group
                 raise first_cause(error, WorkerDied) from error
             raise
         await uninterrupted(self._finish())
+        await together(self._resume(engine) for engine in self.engines)
         name = self.mode.name
         if not isinstance(report, PublicationReport):
             raise PluginError(f"publication mode {name!r} returned {report!r}; it must return a PublicationReport")
@@ -157,6 +160,10 @@ class Publisher:
         """The version that the engine serves."""
         asked = f"engine {engine.address!r}, asked for its weight version,"
         return await _within(ANSWER_SECONDS, engine.weight_version(), asked)
+
+    async def _resume(self, engine: Engine) -> None:
+        """A mode may have paused it and not gone on; without a pause it does nothing."""
+        await _within(ANSWER_SECONDS, engine.resume(), f"engine {engine.address!r}, asked to resume,")
 
     async def _note(self, number: int, before: dict[int, int | None]) -> None:
         before[number] = await self._answer(self.engines[number])
@@ -190,6 +197,12 @@ class Publisher:
         are once no prefix of old ones is left in the cache, from which the next group would go on."""
         engine = self.engines[number]
         served = await self._answer(engine)
+        try:
+            await self._resume(engine)
+        except WorkerDied:
+            raise
+        except Exception:
+            return False
         if served is None or served != version:
             return served is not None and served == before and number not in self._doubtful
         try:

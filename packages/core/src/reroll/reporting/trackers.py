@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
 import time
@@ -51,6 +52,6 @@ class Trackers:
         for tracker in list(self._trackers):
             try:
                 event(tracker)
-            except (Exception, SystemExit):
+            except (Exception, SystemExit, asyncio.CancelledError):
                 logger.exception("tracker %r failed and gets no further metrics", tracker.name)
                 self._trackers.remove(tracker)

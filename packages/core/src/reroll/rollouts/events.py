@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -75,6 +76,6 @@ class GroupEvents:
         for writer in list(self._writers):
             try:
                 event(writer)
-            except (Exception, SystemExit):
+            except (Exception, SystemExit, asyncio.CancelledError):
                 logger.exception("record writer %r failed and records nothing further", writer.name)
                 self._writers.remove(writer)

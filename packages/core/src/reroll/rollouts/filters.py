@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from pydantic import Field, model_validator
 
 from reroll.api import Config, Decision, Group, GroupFilter, PluginError
@@ -50,6 +52,9 @@ class PassRate(GroupFilter):
         return Decision("passed")
 
 
+OUTCOMES = ("passed", "filtered", "aborted")
+
+
 def decide(group: Group, filters: list[GroupFilter]) -> Decision:
     """The first filter that does not pass the group decides; one with fewer than two scored responses is aborted."""
     if len(group.scored_rewards) < 2:
@@ -58,10 +63,13 @@ def decide(group: Group, filters: list[GroupFilter]) -> Decision:
     for group_filter in filters:
         try:
             decision = group_filter.decide(group)
-        except Exception as error:
+        except (Exception, SystemExit, asyncio.CancelledError) as error:
             raise PluginError(f"group filter {group_filter.name!r} raised {type(error).__name__}: {error}") from error
-        if not isinstance(decision, Decision):
-            raise PluginError(f"group filter {group_filter.name!r} returned {decision!r}; it must return a Decision")
+        if not isinstance(decision, Decision) or decision.outcome not in OUTCOMES:
+            raise PluginError(
+                f"group filter {group_filter.name!r} returned {decision!r}; it must return a Decision: "
+                f"{', '.join(OUTCOMES)}"
+            )
         if decision.outcome != "passed":
             return decision
     return Decision("passed")

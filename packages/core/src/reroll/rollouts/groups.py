@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from reroll.api import (
@@ -15,6 +16,7 @@ from reroll.api import (
     RequestRefused,
     SamplingParams,
     Trace,
+    VersionSpan,
     WorkerDied,
 )
 from reroll.rollouts.admission import GroupAdmission
@@ -119,7 +121,7 @@ class GroupMaker:
         )
         try:
             trace = await self.harness.run(group.task, group.rendered, context)
-        except (Exception, asyncio.CancelledError) as failure:
+        except (Exception, SystemExit, asyncio.CancelledError) as failure:
             if isinstance(failure, asyncio.CancelledError) and cancelled_from_outside():
                 raise
             error = first_cause(failure, WorkerDied, PluginError, EngineError)
@@ -170,5 +172,14 @@ def check_trace(trace: Trace, harness: str) -> None:
             wrong = f"{len(node.logprobs)} log-probabilities for {tokens} tokens"
         elif any(node.mask) and not node.sampled:
             wrong = "loss on tokens that were not sampled"
+        elif node.sampled and not _tile(node.weight_versions, tokens):
+            spans = [tuple(span) for span in node.weight_versions]
+            wrong = f"weight versions {spans} that do not cover its {tokens} tokens"
         if wrong:
             raise PluginError(f"harness {harness!r} gave a trace whose node {index} has {wrong}")
+
+
+def _tile(spans: Sequence[VersionSpan], tokens: int) -> bool:
+    """Whether the spans follow each other from the first token to the last: staleness is read from them."""
+    ends = [0, *(span.end for span in spans)]
+    return [span.start for span in spans] == ends[:-1] and ends[-1] == tokens

@@ -36,6 +36,7 @@ class Ledger:
         self._queued.add(group_index)
 
     def end(self, group_index: int, disposition: Disposition) -> None:
+        assert disposition in DISPOSITIONS, f"group {group_index} ends as {disposition!r}, which is no ending"
         place = self._in_flight if group_index in self._in_flight else self._queued
         assert group_index in place, f"group {group_index} ended before, or was never dispatched"
         place.remove(group_index)

@@ -80,7 +80,8 @@ def checked(value: object) -> Verdict:
         else _number(part, f"the component {name!r}", "a finite number")
         for name, part in value.components.items()
     }
-    return Verdict(score, components, value.state, str(value.detail))
+    state = next(known for known in STATES if known == value.state)  # not the verifier's own subclass of a string
+    return Verdict(score, components, state, "".join(str(value.detail)))
 
 
 def _number(value: Any, what: str, must: str) -> float:

@@ -46,8 +46,6 @@ class Job:
     future: asyncio.Future[Judged]
     losses: int = 0
     """Workers that were lost with the call in their queue, without any call to blame."""
-    alone: bool = False
-    """Sent with no other: what it was sent with before could not be read."""
 
     def resolve(self, verdicts: list[Verdict], seconds: float) -> None:
         if not self.future.done():
@@ -105,23 +103,25 @@ class Lane:
 
     def send(self, jobs: Sequence[Job], answered: Callable[[Lane, dict[int, Job], Replies], None]) -> None:
         """Sends calls that are answered together."""
-        # Pickled here and not with the whole frame: what cannot be sent then fails one call.
-        try:
-            payload = pickle.dumps([(job.task, job.traces) for job in jobs], protocol=pickle.HIGHEST_PROTOCOL)
-        except Exception as error:
-            if len(jobs) == 1:
-                why = f"the response cannot be sent to a process: {type(error).__name__}: {error}"
-                jobs[0].resolve_failed(Verdict(None, state="service_error", detail=why), 0.0)
-            else:
-                for job in jobs:
-                    self.send([job], answered)
-            return
         if not self.calls:
             self.heard = time.monotonic()
-        numbered = {next(self._numbers): job for job in jobs}
+        numbered, calls = {}, []
+        for job in jobs:
+            # Each pickled alone: what cannot be sent fails one call, and a verifier that changes what it is given
+            # changes no other call's.
+            try:
+                payload = pickle.dumps((job.task, job.traces), protocol=pickle.HIGHEST_PROTOCOL)
+            except Exception as error:
+                why = f"the response cannot be sent to a process: {type(error).__name__}: {error}"
+                job.resolve_failed(Verdict(None, state="service_error", detail=why), 0.0)
+                continue
+            number = next(self._numbers)
+            numbered[number] = job
+            calls.append(Call(number, job.verifier, job.group, payload))
+        if not calls:
+            return
         self.calls |= numbered
-        calls = [Call(number, job.verifier, job.group) for number, job in numbered.items()]
-        sending = self.worker.call("judge", calls, payload)
+        sending = self.worker.call("judge", calls)
         self._sending.add(sending)
         sending.add_done_callback(self._sending.discard)
         sending.add_done_callback(lambda done: answered(self, numbered, done))

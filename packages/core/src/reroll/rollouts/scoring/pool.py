@@ -165,13 +165,9 @@ class ScoringPool:
         """Up to `count` pending calls, at least one if somebody still waits for one."""
         jobs: list[Job] = []
         while self._pending and len(jobs) < max(count, 1):
-            if jobs and self._pending[0].alone:
-                break
             job = self._pending.popleft()
             if not job.future.done():
                 jobs.append(job)
-            if job.alone:
-                break
         return jobs
 
     @_guarded
@@ -186,18 +182,14 @@ class ScoringPool:
         else:
             for (number, job), outcome in zip(numbered.items(), call.result(), strict=True):
                 if not outcome.skipped:
-                    self._settle(job, outcome, alone=len(numbered) == 1)
+                    self._settle(job, outcome)
                 elif number not in elsewhere:
                     self._pending.append(job)
             if call.result()[-1].worn:
                 self._replace(lane, lane.unanswered(but=None))
         self._dispatch()
 
-    def _settle(self, job: Job, outcome: Outcome, alone: bool) -> None:
-        if outcome.unreadable and not alone:
-            job.alone = True
-            self._pending.append(job)
-            return
+    def _settle(self, job: Job, outcome: Outcome) -> None:
         if outcome.unloadable:
             self._give_up_loading(job, outcome.unloadable)
         elif outcome.violation:

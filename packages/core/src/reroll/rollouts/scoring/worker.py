@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import gc
 import os
@@ -14,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from reroll.api import Task, Trace, Verdict, Verifier
+from reroll.api import Verdict, Verifier
 from reroll.rollouts.scoring.contract import ContractViolation, checked, checked_group, described, failed
 from reroll.rollouts.scoring.progress import LOADING, WORKING, ProgressPage
 from reroll.workers.serve import load_target
@@ -35,11 +36,12 @@ class VerifierSpec(NamedTuple):
 
 
 class Call(NamedTuple):
-    """One call: its number, the verifier, and whether it is `score_group`."""
+    """One call: its number, the verifier, whether it is `score_group`, and the pickled `(task, traces)`."""
 
     number: int
     verifier: str
     group: bool
+    payload: bytes
 
 
 class Outcome(NamedTuple):
@@ -78,20 +80,21 @@ class ScoringWorker:
         self.memory_limit = memory_limit_bytes
         limit_resources(memory_limit_bytes)
 
-    def judge(self, calls: Sequence[Call], payload: bytes) -> list[Outcome]:
-        """One outcome a call. `payload` is the pickled list of what each is about, `(task, traces)`."""
-        try:
-            subjects = pickle.loads(payload)
-        except Exception as error:
-            return [Outcome(unreadable=described(error)) for _ in calls]
+    def judge(self, calls: Sequence[Call]) -> list[Outcome]:
+        """One outcome a call."""
         outcomes: list[Outcome] = []
-        for call, subject in zip(calls, subjects, strict=True):
-            worn = bool(outcomes) and outcomes[-1].worn
-            outcomes.append(Outcome(skipped=True, worn=True) if worn else self._judge(call, *subject))
+        for call in calls:
+            if outcomes and outcomes[-1].worn:
+                outcomes.append(Outcome(skipped=True, worn=True))
+                continue
+            try:
+                outcomes.append(self._judge(call))
+            except Exception as error:  # around the verifier, such as a log that it has closed: this call's alone
+                outcomes.append(Outcome(unreadable=described(error)))
         return outcomes
 
-    def _judge(self, numbered: Call, task: Task, traces: Sequence[Trace]) -> Outcome:
-        call, name, group = numbered
+    def _judge(self, numbered: Call) -> Outcome:
+        call, name, group, payload = numbered
         if call <= self.progress.revoked:
             return Outcome(skipped=True)
         verifier = self.loaded.get(name)
@@ -104,6 +107,10 @@ class ScoringWorker:
             finally:
                 self.progress.rest()
         self._bound_log()
+        try:
+            task, traces = pickle.loads(payload)
+        except Exception as error:
+            return Outcome(unreadable=described(error))
         verdicts, violation = None, ""
         begun = time.monotonic()
         self.progress.enter(WORKING, call, begun)
@@ -116,7 +123,8 @@ class ScoringWorker:
             violation = str(error)
         except BaseException as error:  # SystemExit as well: a verifier cannot end the process
             verdicts = failed(error, len(traces))
-            traceback.print_exc()  # the verdict says what failed, the worker's log where
+            with contextlib.suppress(Exception):  # it may have closed the log
+                traceback.print_exc()  # the verdict says what failed, the worker's log where
         finally:
             self.progress.rest()
         seconds = time.monotonic() - begun
@@ -133,9 +141,10 @@ class ScoringWorker:
     def _bound_log(self) -> None:
         self.calls += 1
         if self.calls % 256 == 0:
-            sys.stdout.flush()
-            if os.fstat(1).st_size > LOG_BYTES:
-                os.ftruncate(1, 0)
+            with contextlib.suppress(Exception):  # a verifier may have closed it
+                sys.stdout.flush()
+                if os.fstat(1).st_size > LOG_BYTES:
+                    os.ftruncate(1, 0)
 
 
 def load_verifier(spec: VerifierSpec) -> Verifier:
