@@ -172,7 +172,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for number in range(options.moments):
             for kind in options.workers:
-                found.append(kill_once(kind, moments.uniform(0, SPREAD), Path(folder) / f"{kind}-{number}"))
+                found.append(kill_once(kind, moments.uniform(0, SPREAD), Path(folder) / f"{number}-{kind}"))
                 item = found[-1]
                 verdict, how = "good" if item["good"] else "BAD ", f"{kind:<8} {item['outcome']:<9}"
                 print(f"{verdict} {how} after {item['seconds']:5.1f} s: {item['reason'][:110]}", flush=True)

@@ -213,3 +213,46 @@ def test_a_transport_need_not_be_finished_by_the_mode():
         assert setting.log[-1] == "finish"
 
     run(scenario, mode=OneACall)
+
+
+class Pausing(OneACall):
+    """Pauses every engine and never goes on."""
+
+    async def publish(self, context):
+        for engine in context.engines:
+            await engine.pause("in_place")
+        return await super().publish(context)
+
+
+def test_engines_that_a_mode_left_paused_go_on():
+    async def scenario(setting):
+        paused = set()
+        for engine in setting.engines:
+
+            async def pause(mode, name=engine.address):
+                paused.add(name)
+
+            async def resume(name=engine.address):
+                paused.discard(name)
+
+            engine.pause, engine.resume = pause, resume
+        await setting.publish(NEW)
+        assert not paused
+
+    run(scenario, mode=Pausing)
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError(), SystemExit(6)], ids=lambda error: type(error).__name__)
+def test_a_mode_cannot_end_the_run_in_silence(error):
+    class Leaves(PublicationMode):
+        name = "leaves"
+
+        async def publish(self, context):
+            raise error
+
+    async def scenario(setting):
+        with pytest.raises(PluginError, match="publication mode 'leaves'"):
+            await setting.publish(NEW)
+        await setting.check()
+
+    run(scenario, mode=Leaves)

@@ -46,6 +46,9 @@ def misbehave(text: str) -> object:
         case "leak":
             LEAKED.append(bytearray(50 << 20))
             return Verdict(float(len(LEAKED)))
+        case "close and raise":
+            sys.stderr.close()
+            raise ValueError("cannot judge this")
         case "raise":
             raise ValueError("cannot judge this")
         case "child":
@@ -77,6 +80,9 @@ class Plain(Verifier):
     name = "plain"
 
     def score(self, task, trace):
+        if trace.completion == "count":
+            task.metadata["calls"] = task.metadata.get("calls", 0) + 1
+            return Verdict(float(task.metadata["calls"]))
         found = misbehave(trace.completion)
         if trace.completion.startswith("return") or found is not None:
             return found

@@ -42,7 +42,7 @@ class Says(GroupFilter):
 
     def decide(self, group):
         self.asked += 1
-        if isinstance(self.answer, Exception):
+        if isinstance(self.answer, BaseException):
             raise self.answer
         return self.answer
 
@@ -106,7 +106,13 @@ def test_a_filter_that_raises_is_named_with_what_it_raised():
     assert caught.value.__cause__ is error
 
 
-@pytest.mark.parametrize("answer", [None, True, "passed"])
+@pytest.mark.parametrize("error", [SystemExit(5), asyncio.CancelledError()], ids=lambda error: type(error).__name__)
+def test_a_filter_cannot_end_the_run_in_silence(error):
+    with pytest.raises(PluginError, match=f"group filter 'shaky' raised {type(error).__name__}"):
+        decide(group(1.0, 0.0), [Says(error, name="shaky")])
+
+
+@pytest.mark.parametrize("answer", [None, True, "passed", Decision("weird")])
 def test_a_filter_that_gives_no_decision_is_named(answer):
     with pytest.raises(PluginError, match="vague"):
         decide(group(1.0, 0.0), [Says(answer, name="vague")])

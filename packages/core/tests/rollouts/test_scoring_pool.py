@@ -367,3 +367,14 @@ def test_progress_page_is_shared():
     assert ours.read().phase == IDLE
     ours.revoke(9)
     assert theirs.revoked == 9
+
+
+def test_a_verifier_that_changes_its_task_changes_no_other_calls():
+    # Fast calls first, after which many travel together.
+    verdicts = judged(["right"] * 100 + ["count"] * 40)
+    assert [verdict.score for verdict in verdicts[100:]] == [1.0] * 40
+
+
+def test_a_verifier_that_closes_its_log_costs_itself_alone():
+    verdicts = judged(["right"] * 100 + ["close and raise"] + ["right", "raise"] * 20, workers=1)
+    assert [verdict.score for verdict in verdicts[100:]] == [None] + [1.0, None] * 20
