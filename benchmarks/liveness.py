@@ -129,9 +129,8 @@ def kill_once(kind: str, delay: float, output: Path) -> dict[str, Any]:
             return {"kind": kind, "outcome": "hangs", "seconds": LIMIT, "good": False, "reason": run.lines[-1]}
         seconds = time.monotonic() - began if ended else seconds
         _, alive = psutil.wait_procs(everyone, timeout=20)
-        told = [
-            line for line in run.lines[before:] + log_lines(output)[logged:] if LOGS[kind].removesuffix(".log") in line
-        ]
+        named = f"worker {LOGS[kind].removesuffix('.log')!r}"
+        told = [line for line in run.lines[before:] + log_lines(output)[logged:] if named in line]
         left = ports(alive)
         return {
             "kind": kind,
