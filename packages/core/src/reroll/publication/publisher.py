@@ -138,12 +138,11 @@ class Publisher:
                 raise first_cause(error, WorkerDied) from error
             raise
         await uninterrupted(self._finish())
-        await together(self._resume(engine) for engine in self.engines)
         name = self.mode.name
         if not isinstance(report, PublicationReport):
             raise PluginError(f"publication mode {name!r} returned {report!r}; it must return a PublicationReport")
         for engine, served in zip(
-            self.engines, await together(self._ask(engine) for engine in self.engines), strict=True
+            self.engines, await together(self._go_on(engine) for engine in self.engines), strict=True
         ):
             if served != version:
                 raise PluginError(
@@ -160,6 +159,11 @@ class Publisher:
         """The version that the engine serves."""
         asked = f"engine {engine.address!r}, asked for its weight version,"
         return await _within(ANSWER_SECONDS, engine.weight_version(), asked)
+
+    async def _go_on(self, engine: Engine) -> int:
+        """Resumes it, asking for its version at the same time: an engine may answer between two steps only."""
+        served, _ = await asyncio.gather(self._ask(engine), self._resume(engine))
+        return served
 
     async def _resume(self, engine: Engine) -> None:
         """A mode may have paused it and not gone on; without a pause it does nothing."""
