@@ -39,7 +39,7 @@ from reroll.reporting.summary import Summary
 from reroll.reporting.trackers import Trackers
 from reroll.rollouts.admission import GroupAdmission
 from reroll.rollouts.async_config import AsyncSection
-from reroll.rollouts.buffer import CollectionSize, GroupBuffer
+from reroll.rollouts.buffer import GroupBuffer
 from reroll.rollouts.config import EvalSection, EvalSet, RolloutSection
 from reroll.rollouts.evaluation import Evaluator
 from reroll.rollouts.events import GroupEvents
@@ -418,8 +418,7 @@ def make_session(run, writers):
         capacity_factor=scenario.capacity_factor,
         max_concurrent_samples=scenario.concurrent_samples,
     )
-    bound = scenario.updates - 1 if scenario.bound is None else scenario.bound
-    size = CollectionSize(rollout.rollout_batch_size, rollout.most_groups, scenario.updates, bound)
+    size = asynchronous.size(rollout, scenario.updates)
     engines = [SimulatedEngine(f"engine-{number}", run) for number in range(scenario.engines)]
     router, admission, trainer, display = LeastLoadedRouter(engines), GroupAdmission(), SimulatedTrainer(run), Quiet()
     maker = GroupMaker(

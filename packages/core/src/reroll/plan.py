@@ -29,10 +29,8 @@ def updates_per_collection(run: LoadedRunFile) -> int:
 
 
 def collection_size(run: LoadedRunFile) -> CollectionSize:
-    """What a collection may hold; a synchronous run's groups are as old as the collection has steps before them."""
-    rollout, updates = run.get(RolloutSection), updates_per_collection(run)
-    bound = run.get(AsyncSection).max_weight_staleness or updates - 1
-    return CollectionSize(rollout.rollout_batch_size, rollout.most_groups, updates, bound)
+    """What a collection may hold."""
+    return run.get(AsyncSection).size(run.get(RolloutSection), updates_per_collection(run))
 
 
 def correction(run: LoadedRunFile) -> Selection | None:

@@ -133,27 +133,23 @@ class Session:
             steps = await self.trainer.train(samples) if samples else []
         except BaseException as error:
             try:
-                await uninterrupted(saving)
+                traces = await uninterrupted(saving)
             except Exception as trouble:  # must not hide what ended the run
                 error.add_note(f"the collection could not be saved either: {trouble}")
             else:
-                await self._settle(collection)
+                await self._settle(collection, traces)
             raise
-        count = await uninterrupted(saving)
-        self._consume(collection)
-        mark_complete(self.context.output, collection.rollout_id, count)
+        self._consume(collection, await uninterrupted(saving))
         return steps
 
-    async def _settle(self, collection: Collection) -> None:
+    async def _settle(self, collection: Collection, traces: int) -> None:
         """The run ends while the trainer works: what it completes all the same, and would be exported, was consumed."""
         try:
             version = await uninterrupted(self.trainer.refresh_version())
         except Exception:
             return  # the trainer is what ended the run
         if version > collection.version:
-            self._consume(collection)
-            traces = sum(len(item.group.traces) for item in [*collection.groups, *collection.expired])
-            mark_complete(self.context.output, collection.rollout_id, traces)
+            self._consume(collection, traces)
 
     async def save(self, collection: Collection) -> int:
         """Keeps the collection's traces on disk and gives their number; in a thread, so that answers and requests go
@@ -171,10 +167,11 @@ class Session:
             for sample in group_samples(group, self.advantage, first_slot=place * size)
         ]
 
-    def _consume(self, collection: Collection) -> None:
-        """Ends every dispatch of a collection that was trained on."""
+    def _consume(self, collection: Collection, traces: int) -> None:
+        """Ends every dispatch of a collection that was trained on, and marks its file, which holds `traces`, whole."""
         for item, staleness in zip(collection.groups, collection.staleness(), strict=True):
             self.events.left(item.group.group_index, item.leaves("consumed"), staleness)
+        mark_complete(self.context.output, collection.rollout_id, traces)
 
     def why_empty(self, collection: Collection, collections: int) -> str:
         """What the user should know when `collections` in a row held no group worth training on."""

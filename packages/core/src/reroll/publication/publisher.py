@@ -174,12 +174,7 @@ class Publisher:
 
     async def _answer(self, engine: Engine) -> int | None:
         """The version that the engine serves; None if it does not say."""
-        try:
-            return await self._ask(engine)
-        except WorkerDied:
-            raise
-        except Exception:
-            return None
+        return await _unless_it_fails(self._ask(engine))
 
     async def _examine(self, version: int, before: Mapping[int, int | None]) -> None:
         """After a failure: routes to the engines that serve old or new weights as a whole, and to no others."""
@@ -201,21 +196,12 @@ class Publisher:
         are once no prefix of old ones is left in the cache, from which the next group would go on."""
         engine = self.engines[number]
         served = await self._answer(engine)
-        try:
-            await self._resume(engine)
-        except WorkerDied:
-            raise
-        except Exception:
+        if not await _unless_it_fails(_done(self._resume(engine))):
             return False
         if served is None or served != version:
             return served is not None and served == before and number not in self._doubtful
-        try:
-            await _within(ANSWER_SECONDS, engine.flush_cache(), f"engine {engine.address!r}, asked to flush,")
-        except WorkerDied:
-            raise
-        except Exception:
-            return False
-        return True
+        flush = _within(ANSWER_SECONDS, engine.flush_cache(), f"engine {engine.address!r}, asked to flush,")
+        return bool(await _unless_it_fails(_done(flush)))
 
     def _none_routed(self) -> bool:
         return len(self._doubtful) == len(self.engines)
@@ -248,6 +234,21 @@ class _Stranded:
 
 def _told(error: Exception) -> str:
     return str(error) if isinstance(error, RerollError) else f"{type(error).__name__}: {error}"
+
+
+async def _unless_it_fails(call: Coroutine[Any, Any, T]) -> T | None:
+    """What the call gives, None if it raises; a dead worker is told in any case."""
+    try:
+        return await call
+    except WorkerDied:
+        raise
+    except Exception:
+        return None
+
+
+async def _done(call: Coroutine[Any, Any, None]) -> bool:
+    await call
+    return True
 
 
 async def _within(seconds: float, coroutine: Coroutine[Any, Any, T], who: str) -> T:

@@ -58,6 +58,12 @@ class AsyncSection(ConfigSection):
                 f"set it to {rollout.over_sampling_factor} or more",
             )
 
+    def size(self, rollout: RolloutSection, updates: int) -> CollectionSize:
+        """What a collection of so many optimizer steps may hold. A synchronous run's groups are as old as the
+        collection has steps before them."""
+        bound = self.max_weight_staleness or updates - 1
+        return CollectionSize(rollout.rollout_batch_size, rollout.most_groups, updates, bound)
+
     def capacity(self, size: CollectionSize) -> int:
         """Groups that may be under way or in the buffer."""
         if self.capacity_factor is None:

@@ -57,9 +57,13 @@ class CollectionSize:
     updates: int
     max_staleness: int
 
+    def last_step(self, version: int) -> int:
+        """The trainer's version at the last optimizer step of a collection that is taken at `version`."""
+        return version + self.updates - 1
+
     def is_stale(self, group: Group, version: int) -> bool:
         """Whether the group is too old for a collection that is taken at trainer version `version`."""
-        return group.staleness(version + self.updates - 1) > self.max_staleness
+        return group.staleness(self.last_step(version)) > self.max_staleness
 
     @property
     def ahead(self) -> int:
@@ -128,7 +132,7 @@ class GroupBuffer:
 
     def expire(self, version: int) -> list[FinishedGroup]:
         """Takes out the groups that are too old for a collection of `version`."""
-        first_fresh = version + self.size.updates - 1 - self.size.max_staleness
+        first_fresh = self.size.last_step(version) - self.size.max_staleness
         end = bisect.bisect_left(self.groups, (first_fresh, -1), key=_age)
         stale: list[FinishedGroup] = []
         kept: list[FinishedGroup] = []

@@ -217,7 +217,7 @@ class Producer:
         for item in stale:
             version = self._asked_version
             assert version is not None, "groups grow old only for a trainer that asks"
-            staleness = item.group.staleness(version + self.buffer.size.updates - 1)
+            staleness = item.group.staleness(self.buffer.size.last_step(version))
             self.events.left(item.group.group_index, item.leaves("expired"), staleness)
             if self._retry and item.passed:
                 self.events.retried += 1

@@ -81,7 +81,7 @@ def checked(value: object) -> Verdict:
         for name, part in value.components.items()
     }
     state = next(known for known in STATES if known == value.state)  # not the verifier's own subclass of a string
-    return Verdict(score, components, state, "".join(str(value.detail)))
+    return Verdict(score, components, state, str(value.detail))
 
 
 def _number(value: Any, what: str, must: str) -> float:
