@@ -31,7 +31,7 @@ from reroll.config.run import RunSection
 from reroll.models.config import ModelSection
 from reroll.models.files import ModelFiles, resolve_model
 from reroll.placement.config import PlacementSection
-from reroll.plan import collection_size, correction, global_batch_size, updates_per_collection
+from reroll.plan import collection_size, correction, global_batch_size, scoring_reasons, updates_per_collection
 from reroll.publication.publisher import Publisher
 from reroll.reporting.config import OutputSection, TrackersSection
 from reroll.reporting.display import Display
@@ -227,8 +227,9 @@ async def _start_trainer(
         global_batch_size=global_batch_size(run),
         total_steps=rollout.num_rollout * updates_per_collection(run),
         correction=correction(run),
+        scoring_pass=bool(scoring_reasons(run)),
         seed=seed,
-        log=output / "logs" / "trainer.log",
+        logs=output / "logs",
     )
 
 

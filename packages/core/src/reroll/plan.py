@@ -41,6 +41,32 @@ def correction(run: LoadedRunFile) -> Selection | None:
     return objective.correction
 
 
+def scoring_reasons(run: LoadedRunFile) -> list[str]:
+    """Why the standalone scoring pass runs at every collection; empty where the training forward serves."""
+    objective, trainer = run.get(ObjectiveSection), run.get(TrainerSection)
+    updates = updates_per_collection(run)
+    reasons = {
+        "trainer.scoring_pass_required": trainer.scoring_pass_required,
+        f"{updates} optimizer steps a collection": updates > 1,
+        "objective.use_kl_loss": objective.use_kl_loss,
+        "trainer.disable_dropout = false": not trainer.disable_dropout,
+    }
+    return [reason for reason, holds in reasons.items() if holds]
+
+
+def scoring_problems(run: LoadedRunFile) -> Iterator[Problem]:
+    """Comparisons with a pass that runs in any case would compare nothing."""
+    section = run.get(TrainerSection)
+    reasons = scoring_reasons(run)
+    for key in ("scoring_check_interval", "scoring_check_tolerance"):
+        if reasons and key in section.model_fields_set:
+            yield Problem(
+                f"trainer.{key}",
+                f"does nothing: the scoring pass runs at every collection ({', '.join(reasons)})",
+                "leave it out",
+            )
+
+
 def staleness_problems(run: LoadedRunFile) -> Iterator[Problem]:
     """Does the staleness bound cover the last step of a collection that is generated while another is trained on?"""
     section, updates = run.get(AsyncSection), updates_per_collection(run)
@@ -75,6 +101,7 @@ def size_problems(run: LoadedRunFile) -> Iterator[Problem]:
         )
     else:
         yield from staleness_problems(run)
+        yield from scoring_problems(run)
     longest = trainer.max_sequence_length
     if longest is not None and longest < rollout.max_context:
         yield Problem(
@@ -114,9 +141,9 @@ def make_plan(run: LoadedRunFile) -> dict[str, Any]:
         "model": run.get(ModelSection).path,
         "placement": {
             "backend": run.sections["placement"].model_dump()["backend"]["name"],
-            "trainer_ranks": 1,
+            "trainer_ranks": trainer.num_ranks,
             "engines": serving.num_engines,
-            "processes": 2 + serving.num_engines + rollout.scoring.workers,
+            "processes": 1 + trainer.num_ranks + serving.num_engines + rollout.scoring.workers,
         },
         "serving": {
             "engine": settings["serving"]["engine"],
@@ -150,7 +177,11 @@ def make_plan(run: LoadedRunFile) -> dict[str, Any]:
             "correction": chosen.name if (chosen := correction(run)) else None,
             "aggregation": "per token" if objective.calculate_per_token_loss else "per response",
             "ratio_anchor": "engine" if objective.use_rollout_logprobs else "trainer",
-            "reference_model": objective.use_kl_loss,
+            "reference_model": objective.use_reference,
+        },
+        "scoring_pass": {
+            "runs": "standalone" if (reasons := scoring_reasons(run)) else "skipped",
+            "because": reasons or ["one optimizer step a collection: the training forward serves"],
         },
         "data": {
             "task_set": settings["data"]["task_set"],

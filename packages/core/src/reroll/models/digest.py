@@ -22,6 +22,7 @@ def state_digest(tensors: Iterable[tuple[str, Any]]) -> str:
         header = f"{name} {str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}\0"
         digest.update(header.encode())
         # Flattened before the view: a tensor without dimensions has no last one to reinterpret.
-        flat = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+        whole = tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor  # one at a time
+        flat = whole.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
         digest.update(memoryview(flat.numpy()))
     return digest.hexdigest()

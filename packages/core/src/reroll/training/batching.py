@@ -1,4 +1,8 @@
-"""Samples → padded micro-batches. Shapes: R rows, T tokens of the longest row, N tokens that carry loss."""
+"""Samples → the tensors of a micro-batch, padded or packed.
+
+Shapes: R rows, T tokens of a row, N tokens that carry loss. Padded, a row is one sequence; packed, the only row holds
+all of them end to end.
+"""
 
 from __future__ import annotations
 
@@ -9,109 +13,84 @@ import torch
 from torch import Tensor
 
 from reroll.api import Sample
-from reroll.training.objective import StepTotals
-
-SMALL_BATCH = 512
-"""Tokens below which a micro-batch takes rows whatever their padding."""
 
 
 @dataclass(frozen=True)
 class MicroBatch:
-    """Rows of right-padded sequences. A token at position t is predicted from position t - 1.
+    """Sequences of one forward pass. A token at position t is predicted from position t - 1.
 
     Attributes:
-        token_ids_RT, attention_RT, position_ids_RT: what the model reads; `position_ids_RT` counts from 0.
+        token_ids_RT, position_ids_RT: what the model reads; positions count from 0 in every sequence.
+        attention_RT: 1 where a token stands, 0 where a row is padded; None where nothing is padded.
+        lengths: of the sequences of a packed row; None for padded rows.
         row_N, position_N: where each token that carries loss stands.
+        response_N: the sequence that it belongs to, counted from 0.
         target_N, rollout_logprobs_N, advantages_N: of those tokens.
-        order: the rows' places in the list that the batch was cut from.
+        responses: number of sequences.
+        tokens: without padding.
     """
 
     token_ids_RT: Tensor
-    attention_RT: Tensor
     position_ids_RT: Tensor
+    attention_RT: Tensor | None
+    lengths: tuple[int, ...] | None
     row_N: Tensor
     position_N: Tensor
+    response_N: Tensor
     target_N: Tensor
     rollout_logprobs_N: Tensor
     advantages_N: Tensor
-    order: list[int]
-
-    @property
-    def rows(self) -> int:
-        return len(self.order)
+    responses: int
+    tokens: int
 
     @property
     def padding(self) -> int:
         """Padded positions."""
-        return int(self.attention_RT.numel() - self.attention_RT.sum())
+        return self.token_ids_RT.numel() - self.tokens
 
 
-def step_totals(samples: Sequence[Sample]) -> StepTotals:
-    """The denominators of a step. The first token of a sequence is never predicted, so it never counts."""
-    return StepTotals(responses=len(samples), tokens=sum(sum(sample.loss_mask[1:]) for sample in samples))
-
-
-def cut(lengths: Sequence[int], max_tokens: int | None, rows: int | None) -> list[list[int]]:
-    """Indices of each micro-batch: sorted by length, longest first, so that rows of a batch need little padding.
-
-    Args:
-        max_tokens: bound on rows × longest row; a longer sequence gets a micro-batch of its own.
-        rows: instead, a fixed number of rows, in the order given.
-    """
-    if rows is not None:
-        return [list(range(start, min(start + rows, len(lengths)))) for start in range(0, len(lengths), rows)]
-    assert max_tokens is not None
-    batches: list[list[int]] = []
-    tokens = 0
-    for index in sorted(range(len(lengths)), key=lambda i: (-lengths[i], i)):
-        longest = lengths[batches[-1][0]] if batches else 0
-        padded = longest * (len(batches[-1]) + 1) if batches else 0
-        real = tokens + lengths[index]
-        # Short rows beside a long one cost as much as it does: past a quarter of padding a new batch is cheaper,
-        # unless the batch is so small that a forward pass of its own would not pay.
-        wasteful = padded - real > padded / 4 and tokens >= SMALL_BATCH
-        if batches and padded <= max_tokens and not wasteful:
-            batches[-1].append(index)
-            tokens = real
-        else:
-            batches.append([index])
-            tokens = lengths[index]
-    return batches
-
-
-def micro_batches(samples: Sequence[Sample], max_tokens: int | None, rows: int | None = None) -> list[MicroBatch]:
-    """The samples as micro-batches; see `cut`."""
+def micro_batch(samples: Sequence[Sample], packed: bool, device: torch.device | str = "cpu") -> MicroBatch:
+    """The tensors of these samples. Rows are padded on the right with token 0, which attention never sees. Without
+    samples: a pass of two tokens of which none carries loss."""
     lengths = [len(sample.token_ids) for sample in samples]
-    return [pad([samples[index] for index in order], order) for order in cut(lengths, max_tokens, rows)]
-
-
-def pad(samples: Sequence[Sample], order: list[int]) -> MicroBatch:
-    """One micro-batch of these rows, padded on the right with token 0, which attention never sees."""
-    length = max(len(sample.token_ids) for sample in samples)
-    token_ids_RT = torch.zeros(len(samples), length, dtype=torch.long)
-    attention_RT = torch.zeros(len(samples), length, dtype=torch.long)
+    if not samples:
+        lengths, packed = [2], False
+    starts = [sum(lengths[:number]) for number in range(len(lengths))]
+    rows, width = (1, sum(lengths)) if packed else (len(lengths), max(lengths))
+    token_ids_RT = torch.zeros(rows, width, dtype=torch.long)
+    position_ids_RT = torch.arange(width).repeat(rows, 1)
     row: list[int] = []
     position: list[int] = []
+    response: list[int] = []
     logprobs: list[float] = []
     advantages: list[float] = []
     for number, sample in enumerate(samples):
-        size = len(sample.token_ids)
-        token_ids_RT[number, :size] = torch.tensor(sample.token_ids)
-        attention_RT[number, :size] = 1
+        at, start, size = (0, starts[number], lengths[number]) if packed else (number, 0, lengths[number])
+        token_ids_RT[at, start : start + size] = torch.tensor(sample.token_ids)
+        position_ids_RT[at, start : start + size] = torch.arange(size)
         active = [place for place in range(1, size) if sample.loss_mask[place]]
-        row += [number] * len(active)
-        position += active
+        row += [at] * len(active)
+        position += [start + place for place in active]
+        response += [number] * len(active)
         logprobs += [sample.rollout_logprobs[place] for place in active]
         advantages += [sample.advantage] * len(active)
+    tokens = sum(lengths)
     row_N, position_N = torch.tensor(row, dtype=torch.long), torch.tensor(position, dtype=torch.long)
     return MicroBatch(
-        token_ids_RT=token_ids_RT,
-        attention_RT=attention_RT,
-        position_ids_RT=torch.arange(length).expand(len(samples), -1),
-        row_N=row_N,
-        position_N=position_N,
-        target_N=token_ids_RT[row_N, position_N],
-        rollout_logprobs_N=torch.tensor(logprobs, dtype=torch.float32),
-        advantages_N=torch.tensor(advantages, dtype=torch.float32),
-        order=list(order),
+        token_ids_RT=token_ids_RT.to(device),
+        position_ids_RT=position_ids_RT.to(device),
+        attention_RT=None if tokens == rows * width else _attention(lengths, width).to(device),
+        lengths=tuple(lengths) if packed else None,
+        row_N=row_N.to(device),
+        position_N=position_N.to(device),
+        response_N=torch.tensor(response, dtype=torch.long).to(device),
+        target_N=token_ids_RT[row_N, position_N].to(device),
+        rollout_logprobs_N=torch.tensor(logprobs, dtype=torch.float32).to(device),
+        advantages_N=torch.tensor(advantages, dtype=torch.float32).to(device),
+        responses=len(samples),
+        tokens=tokens,
     )
+
+
+def _attention(lengths: Sequence[int], width: int) -> Tensor:
+    return (torch.arange(width) < torch.tensor(lengths)[:, None]).long()

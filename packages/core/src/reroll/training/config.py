@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Annotated, ClassVar, Literal
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
@@ -39,6 +39,16 @@ class ObjectiveSection(ConfigSection):
     """Off-policy correction between engine and trainer, e.g. "tis" or { name = "tis", tis_clip = 2.0 }. By default
     "tis" with async.fully_async, unless use_rollout_logprobs is set, and none otherwise; "none" switches it off."""
 
+    @property
+    def use_reference(self) -> bool:
+        """Whether a frozen copy of the starting checkpoint is kept."""
+        return self.use_kl_loss
+
+    def recipe(self) -> dict[str, Any]:
+        """Keyword arguments of `Recipe`."""
+        names = ("eps_clip", "eps_clip_high", "eps_clip_c", "calculate_per_token_loss", "entropy_coef")
+        return {name: getattr(self, name) for name in (*names, "kl_loss_coef", "kl_loss_type")}
+
     def problems(self, run: RunFile) -> Iterator[Problem]:
         if self.use_kl_loss and not self.kl_loss_coef:
             yield Problem(
@@ -62,14 +72,51 @@ class ObjectiveSection(ConfigSection):
 
 class TrainerSection(ConfigSection):
     section: ClassVar[str] = "trainer"
+    refused: ClassVar[Mapping[str, str]] = {
+        "cpu_offload": "parameters and optimizer state stay on the device; more memory comes from more ranks "
+        "(trainer.num_ranks), from trainer.activation_checkpointing and from a smaller "
+        "trainer.max_tokens_per_micro_batch",
+        "offload_train": "engines never share the trainer's devices, so nothing is moved off them",
+        "gradient_checkpointing": "it is called trainer.activation_checkpointing",
+        "max_tokens_per_gpu": "it is called trainer.max_tokens_per_micro_batch",
+        "warmup_ratio": "it is called trainer.lr_warmup_fraction",
+        "attn_implementation": "the attention follows from device and trainer.packing",
+        "optimizer": "the optimizer is AdamW",
+    }
 
+    num_ranks: int = Field(1, gt=0)
+    """Processes that train together, each with its part of parameters, gradients and optimizer state (FSDP2)."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where ranks compute: "auto" takes CUDA devices where torch finds any, one a rank."""
+    compute_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
+    """Type of the forward and backward pass: "auto" is bfloat16 on CUDA and float32 on a CPU. Parameters, optimizer
+    state and the reduction of gradients over ranks are float32 in any case."""
+    activation_checkpointing: bool = False
+    """Activations of a layer are computed again in the backward pass instead of being kept: less memory, about a
+    third more work."""
+    packing: bool | None = None
+    """Sequences lie end to end in a row instead of being padded to the longest one. By default where the device has
+    an attention kernel for it (CUDA with the `flash_attn` package)."""
+    disable_dropout: bool = True
+    """False: dropout of the model's configuration acts in training."""
+    scoring_pass_required: bool = False
+    """True: old log-probabilities come from a forward pass of their own at every collection. By default only where
+    the recipe needs it; otherwise from the training forward, at the same weights."""
+    scoring_check_interval: int = Field(50, ge=0)
+    """Where the pass is not needed: optimizer steps from one comparison of the training forward with it to the next.
+    The first step of every process is compared; 0: only that one."""
+    scoring_check_tolerance: float = Field(1e-3, gt=0)
+    """Largest mean absolute difference of log-probabilities in that comparison."""
+    max_train_rollout_logprob_abs_diff: float | None = Field(None, gt=0)
+    """The run stops before an optimizer step at which log-probabilities of trainer and engine differ by more than
+    this, as the mean absolute difference over the tokens that carry loss."""
     global_batch_size: int | None = Field(None, gt=0)
     """Responses of one optimizer step, fewer where groups did not pass the filters; by default a whole collection."""
     max_tokens_per_micro_batch: int | None = Field(None, gt=0)
-    """Padded tokens of one forward pass; bounds memory, never changes the gradient. By default 16384, unless
-    micro_batch_size is given."""
+    """Tokens of one forward pass of a rank, padded ones included; bounds memory, never changes the gradient. By
+    default 16384, unless micro_batch_size is given."""
     micro_batch_size: int | None = Field(None, gt=0)
-    """Instead of the token budget: rows of one forward pass."""
+    """Instead of the token budget: responses of one forward pass of a rank."""
     max_sequence_length: int | None = Field(None, gt=1)
     """Longest prompt with response that is trained on; by default what `rollout` can produce."""
     lr: float = Field(1e-6, gt=0)
@@ -95,7 +142,7 @@ class TrainerSection(ConfigSection):
     clip_grad: float = Field(1.0, ge=0)
     """Largest norm of the whole gradient; 0 switches clipping off."""
     threads: int = Field(1, gt=0)
-    """Threads of the trainer's process on a CPU."""
+    """Threads of a rank's process on a CPU."""
 
     @model_validator(mode="after")
     def _either(self) -> TrainerSection:
@@ -114,6 +161,23 @@ class TrainerSection(ConfigSection):
                 f"lr_warmup_iters = {self.lr_warmup_iters} is above lr_decay_iters = {self.lr_decay_iters}"
             )
         return self
+
+    def scoring_rule(self, standalone: bool) -> dict[str, Any]:
+        """Keyword arguments of `ScoringRule`."""
+        return {
+            "standalone": standalone,
+            "interval": self.scoring_check_interval,
+            "tolerance": self.scoring_check_tolerance,
+        }
+
+    def step_settings(self, total_steps: int) -> dict[str, Any]:
+        """Keyword arguments of `StepSettings`, but for those that others know."""
+        copied = ("lr", "min_lr", "lr_decay_style", "weight_decay", "adam_beta1", "adam_beta2", "adam_eps", "clip_grad")
+        return {name: getattr(self, name) for name in (*copied, "max_train_rollout_logprob_abs_diff")} | {
+            "warmup_steps": self.warmup_steps(total_steps),
+            "decay_steps": self.decay_steps(total_steps),
+            "dropout": not self.disable_dropout,
+        }
 
     @property
     def micro_batch_tokens(self) -> int | None:

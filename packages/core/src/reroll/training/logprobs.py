@@ -1,6 +1,6 @@
 """Log-probabilities and entropies of chosen tokens, without the whole `[tokens, vocabulary]` matrix.
 
-Shapes: R rows, T tokens, D hidden size, N tokens that carry loss, V vocabulary, C tokens of one chunk.
+Shapes: R rows, T tokens of a row, D hidden size, N tokens that carry loss, V vocabulary, C tokens of one chunk.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from reroll.api import TrainingError
+from reroll.training.attention import packed_arguments
 from reroll.training.batching import MicroBatch
 
 CHUNK_ELEMENTS = 8_000_000
@@ -22,7 +23,8 @@ class PolicyHead:
     """The last part of a causal language model: hidden states → log-probabilities.
 
     Beside the output embedding, three steps that published architectures add are known: `final_logit_softcapping`
-    (Gemma 2), `logit_scale` (Cohere) and `logits_scaling` (Granite). `check` compares with the model's own logits.
+    (Gemma 2), `logit_scale` (Cohere) and `logits_scaling` (Granite). `Policy.check` compares with the model's own
+    logits.
     """
 
     def __init__(self, model: Any, temperature: float) -> None:
@@ -30,6 +32,7 @@ class PolicyHead:
         if embedding is None:
             raise TrainingError(f"{type(model).__name__} has no output embedding: is it a causal language model?")
         self.embedding = embedding
+        self.vocabulary: int = embedding.weight.shape[0]
         self.temperature = temperature
         config = model.config.get_text_config()
         self.softcap = getattr(config, "final_logit_softcapping", None)
@@ -38,7 +41,7 @@ class PolicyHead:
             self.scale = self.scale / divisor
 
     def logits(self, hidden_CD: Tensor) -> Tensor:
-        """The model's logits, `[C, V]`, before the temperature."""
+        """The model's logits, `[…, V]`, before the temperature."""
         logits_CV = self.embedding(hidden_CD) * self.scale if self.scale != 1.0 else self.embedding(hidden_CD)
         if self.softcap is not None:
             logits_CV = torch.tanh(logits_CV / self.softcap) * self.softcap
@@ -51,7 +54,7 @@ class PolicyHead:
         Works through chunks of tokens; with gradient, a chunk's logits are computed again in the backward pass
         instead of being kept, unless one chunk holds them all.
         """
-        size = max(1, CHUNK_ELEMENTS // self.embedding.weight.shape[0])
+        size = max(1, CHUNK_ELEMENTS // self.vocabulary)
         keep = len(target_N) <= size or not torch.is_grad_enabled()
         parts = [
             self._chunk(hidden_CD, target_C)
@@ -67,25 +70,16 @@ class PolicyHead:
         entropy_C = -(logprobs_CV.exp() * logprobs_CV).sum(-1)
         return logprobs_CV.gather(-1, target_C[:, None]).squeeze(-1), entropy_C
 
-    def check(self, model: Any) -> None:
-        """TrainingError unless this head and the model's own forward give the same logits."""
-        ids_RT = torch.arange(1, 9)[None] % self.embedding.weight.shape[0]
-        with torch.no_grad():
-            ours = self.logits(hidden_states(model, ids_RT, torch.ones_like(ids_RT), None)[0])
-            theirs = model(input_ids=ids_RT, use_cache=False).logits[0].float()
-        if not torch.allclose(ours, theirs, atol=1e-4, rtol=1e-4):
-            raise TrainingError(
-                f"{type(model).__name__} computes logits in a way that the trainer does not know "
-                f"(largest difference {(ours - theirs).abs().max():.3g}): its log-probabilities would be wrong"
-            )
 
-
-def hidden_states(
-    model: Any, token_ids_RT: Tensor, attention_RT: Tensor | None, position_ids_RT: Tensor | None
-) -> Tensor:
-    """The last hidden states, `[R, T, D]`, of the model without its head; no mask where nothing is padded."""
+def hidden_states(model: Any, batch: MicroBatch) -> Tensor:
+    """The last hidden states, `[R, T, D]`, of the model without its head."""
+    packed = packed_arguments(batch.lengths, batch.token_ids_RT.device) if batch.lengths else {}
     output = model.base_model(
-        input_ids=token_ids_RT, attention_mask=attention_RT, position_ids=position_ids_RT, use_cache=False
+        input_ids=batch.token_ids_RT,
+        attention_mask=batch.attention_RT,
+        position_ids=batch.position_ids_RT,
+        use_cache=False,
+        **packed,
     )
     hidden: Tensor = output.last_hidden_state
     return hidden
@@ -93,6 +87,5 @@ def hidden_states(
 
 def token_logprobs(model: Any, head: PolicyHead, batch: MicroBatch) -> tuple[Tensor, Tensor]:
     """Log-probability and entropy of every token of the batch that carries loss, both `[N]`."""
-    mask_RT = None if batch.padding == 0 else batch.attention_RT
-    hidden_RTD = hidden_states(model, batch.token_ids_RT, mask_RT, batch.position_ids_RT)
+    hidden_RTD = hidden_states(model, batch)
     return head(hidden_RTD[batch.row_N, batch.position_N - 1], batch.target_N)

@@ -13,17 +13,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from reroll.training.cut import StepTotals
+
 KlType = Literal["k1", "k2", "k3", "low_var_kl"]
 LOG_RATIO_BOUND = 20.0
 """Log-ratios are clamped to ± this before the exponential."""
-
-
-@dataclass(frozen=True)
-class StepTotals:
-    """What the whole optimizer step holds, over all micro-batches and ranks: the denominators."""
-
-    responses: int
-    tokens: int
 
 
 @dataclass(frozen=True)

@@ -6,26 +6,28 @@ import time
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
-from reroll.api import Correction, Sample, TrainingError
-from reroll.traces.samples import optimizer_steps
-from reroll.training.batching import MicroBatch, micro_batches, step_totals
-from reroll.training.logprobs import PolicyHead, token_logprobs
-from reroll.training.objective import Recipe, StepTotals, policy_objective, token_weights
+from reroll.api import Correction, TrainingError
+from reroll.training.batching import MicroBatch, micro_batch
+from reroll.training.cut import RankStep, StepTotals
+from reroll.training.objective import Recipe, policy_objective, token_weights
+from reroll.training.policy import Policy
+from reroll.training.ranks import Ranks
 from reroll.training.schedule import DecayStyle, learning_rate
+from reroll.training.scoring import ScoringRule, StepScores
+from reroll.training.tensors import local, whole
+
+ScoringPass = Literal["standalone", "checked", "skipped"]
 
 
 @dataclass(frozen=True)
 class StepSettings:
     """The resolved numbers of `[trainer]`, and the anchor of the ratio."""
 
-    global_batch_size: int
-    max_tokens: int | None
-    rows: int | None
     lr: float
     min_lr: float
     lr_decay_style: DecayStyle
@@ -37,57 +39,112 @@ class StepSettings:
     adam_eps: float
     clip_grad: float
     use_rollout_logprobs: bool
+    packed: bool = False
+    dropout: bool = False
+    max_train_rollout_logprob_abs_diff: float | None = None
 
 
 class PolicyTrainer:
-    """A model, its optimizer and the recipe; `version` counts completed optimizer steps."""
+    """A policy, its optimizer and the recipe; `version` counts completed optimizer steps."""
 
     def __init__(
         self,
-        model: Any,
-        reference: Any | None,
-        temperature: float,
+        policy: Policy,
+        reference: Policy | None,
+        ranks: Ranks,
         recipe: Recipe,
         correction: Correction | None,
+        scoring: ScoringRule,
         settings: StepSettings,
     ) -> None:
-        self.model = model
-        self.head = PolicyHead(model, temperature)
-        self.head.check(model)
+        self.policy = policy
         self.reference = reference
-        self.reference_head = PolicyHead(reference, temperature) if reference is not None else None
+        self.ranks = ranks
         self.recipe = recipe
         self.correction = correction
+        self.scoring = scoring
         self.settings = settings
         self.version = 0
         self.optimizer = torch.optim.AdamW(
-            parameter_groups(model, settings.weight_decay),
+            parameter_groups(policy, settings.weight_decay),
             lr=settings.lr,
             betas=(settings.adam_beta1, settings.adam_beta2),
             eps=settings.adam_eps,
         )
+        policy.train(settings.dropout)
 
-    def train_collection(self, samples: Sequence[Sample]) -> list[dict[str, float]]:
-        """Trains on the samples, one optimizer step a `global_batch_size` responses; metrics of each step.
+    def train_collection(
+        self, steps: Sequence[RankStep], scores: Sequence[StepScores] | None = None
+    ) -> list[dict[str, Any]]:
+        """Trains on this rank's part of each optimizer step; the steps' metrics, over all ranks.
 
-        With several steps, old log-probabilities are scored once, before the first one; a ratio that is taken to the
-        engine does not need them.
+        Args:
+            scores: of the standalone scoring pass, where it was made already.
         """
-        cut = optimizer_steps(samples, self.settings.global_batch_size)
-        steps = [micro_batches(step, self.settings.max_tokens, self.settings.rows) for step in cut]
-        totals = [step_totals(step) for step in cut]
-        score = len(steps) > 1 and not self.settings.use_rollout_logprobs
-        olds = [self._score(batches) if score else None for batches in steps]
-        return [self.step(batches, total, old) for batches, total, old in zip(steps, totals, olds, strict=True)]
+        if scores is None and self.scoring.standalone:
+            scores = self.score(steps)
+        found: list[StepScores | None] = list(scores) if scores is not None else [None] * len(steps)
+        return [self.step(step, score) for step, score in zip(steps, found, strict=True)]
 
-    def _score(self, batches: Sequence[MicroBatch]) -> list[Tensor]:
-        with torch.no_grad():
-            return [token_logprobs(self.model, self.head, batch)[0] for batch in batches]
+    def score(self, steps: Sequence[RankStep]) -> list[StepScores]:
+        """The standalone scoring pass, at unchanged weights: the policy's log-probabilities, and the reference's."""
+        return [
+            StepScores([self.policy.score(batch) for batch in batches], self._reference_scores(batches))
+            for batches in map(self.micro_batches, steps)
+        ]
 
-    def step(self, batches: Sequence[MicroBatch], totals: StepTotals, old: Sequence[Tensor] | None) -> dict[str, float]:
-        """One optimizer step; `old` are the anchor's log-probabilities of each micro-batch, None for the
-        training forward's own. TrainingError leaves the weights as they were."""
+    def _reference_scores(self, batches: Sequence[MicroBatch]) -> list[Tensor] | None:
+        return [self.reference.score(batch) for batch in batches] if self.reference is not None else None
+
+    def micro_batches(self, step: RankStep) -> list[MicroBatch]:
+        packed, device = self.settings.packed, self.ranks.device
+        return [micro_batch([step.samples[index] for index in cut], packed, device) for cut in step.micro_batches]
+
+    def step(self, part: RankStep, scores: StepScores | None) -> dict[str, Any]:
+        """One optimizer step. `scores` are of the standalone scoring pass; without them the training forward, which
+        runs at the same weights, serves. TrainingError leaves the weights as they were."""
         start = time.perf_counter()
+        batches = self.micro_batches(part)
+        done: ScoringPass = "standalone" if scores is not None else "skipped"
+        if scores is None and self.scoring.check_is_due():
+            done, scores = "checked", self.score([part])[0]
+        rate = self._set_learning_rate()
+        self.optimizer.zero_grad(set_to_none=True)
+        metrics = self.ranks.sum(
+            self.accumulate_gradients(batches, part.totals, scores, anchored=done == "standalone")
+            | {
+                "forward_tokens": sum(batch.tokens for batch in batches if batch.responses),
+                "padding_tokens": sum(batch.padding for batch in batches if batch.responses),
+            }
+        )
+        self._check_agreement(metrics, done)
+        norm = self._clip()
+        if not all(torch.isfinite(torch.tensor([norm, metrics["loss"]]))):
+            raise TrainingError(
+                f"step {self.version}: loss {metrics['loss']}, gradient norm {norm}; the weights were not changed. "
+                "Lower trainer.lr, or look for a response with extreme log-probabilities in the saved rollouts"
+            )
+        self.optimizer.step()
+        self.version += 1
+        bad = sum(not bool(torch.isfinite(local(parameter)).all()) for parameter in self.policy.parameters())
+        if self.ranks.sum({"bad": bad})["bad"]:
+            raise TrainingError(
+                f"step {self.version} made weights that are not finite (lr {rate}, gradient norm {norm}); they are "
+                "neither published, saved nor exported. Lower trainer.lr or trainer.weight_decay"
+            )
+        padded = metrics["forward_tokens"] + metrics["padding_tokens"]
+        return {
+            **metrics,
+            "padding_fraction": metrics["padding_tokens"] / padded,
+            "grad_norm": norm,
+            "lr": rate,
+            "responses": part.totals.responses,
+            "tokens": part.totals.tokens,
+            "scoring_pass": done,
+            "seconds": time.perf_counter() - start,
+        }
+
+    def _set_learning_rate(self) -> float:
         rate = learning_rate(
             self.version,
             self.settings.lr,
@@ -98,74 +155,69 @@ class PolicyTrainer:
         )
         for group in self.optimizer.param_groups:
             group["lr"] = rate
-        self.optimizer.zero_grad(set_to_none=True)
-        metrics = self.accumulate_gradients(batches, totals, old)
+        return rate
+
+    def _clip(self) -> float:
+        """The norm of the whole gradient, before it is cut to `clip_grad`."""
         limit = self.settings.clip_grad or float("inf")
-        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), limit).item()
-        if not all(torch.isfinite(torch.tensor([norm, metrics["loss"]]))):
+        norm = torch.nn.utils.clip_grad_norm_(self.policy.parameters(), limit)
+        return float(whole(norm))
+
+    def _check_agreement(self, metrics: dict[str, float], done: ScoringPass) -> None:
+        gap = metrics.pop("scoring_gap", 0.0)
+        if done == "checked" and not gap <= self.scoring.tolerance:
             raise TrainingError(
-                f"step {self.version}: loss {metrics['loss']}, gradient norm {norm}; the weights were not changed. "
-                "Lower trainer.lr, or look for a response with extreme log-probabilities in the saved rollouts"
+                f"step {self.version}: the training forward differs from the scoring pass by {gap:.3g} on average over "
+                f"tokens, more than trainer.scoring_check_tolerance = {self.scoring.tolerance:g}; the weights were not "
+                "changed. Set trainer.scoring_pass_required = true to anchor the ratio at the scoring pass"
             )
-        self.optimizer.step()
-        self.version += 1
-        if not all(bool(torch.isfinite(parameter).all()) for parameter in self.model.parameters()):
+        gate, found = self.settings.max_train_rollout_logprob_abs_diff, metrics["train_rollout_logprob_abs_diff"]
+        if gate is not None and not found <= gate:
             raise TrainingError(
-                f"step {self.version} made weights that are not finite (lr {rate}, gradient norm {norm}); they are "
-                "neither published nor exported. Lower trainer.lr or trainer.weight_decay"
+                f"step {self.version}: log-probabilities of trainer and engine differ by {found:.3g} on average over "
+                f"tokens, more than trainer.max_train_rollout_logprob_abs_diff = {gate:g}; the weights were not changed"
             )
-        return {
-            **metrics,
-            "grad_norm": norm,
-            "lr": rate,
-            "responses": totals.responses,
-            "tokens": totals.tokens,
-            "forward_tokens": sum(int(batch.attention_RT.sum()) for batch in batches),
-            "padding_tokens": sum(batch.padding for batch in batches),
-            "seconds": time.perf_counter() - start,
-        }
 
     def accumulate_gradients(
-        self, batches: Sequence[MicroBatch], totals: StepTotals, old: Sequence[Tensor] | None
+        self, batches: Sequence[MicroBatch], totals: StepTotals, scores: StepScores | None, anchored: bool = True
     ) -> dict[str, float]:
-        """Adds the step's gradient, one micro-batch after the other; the step's metrics."""
+        """Adds the step's gradient, one micro-batch after the other; this rank's share of the step's metrics.
+
+        Args:
+            anchored: `scores` are the anchor; otherwise the training forward is, and is compared with them.
+        """
         sums: defaultdict[str, float] = defaultdict(float)
         for index, batch in enumerate(batches):
-            if not len(batch.row_N):
-                continue
-            logprobs_N, entropy_N = token_logprobs(self.model, self.head, batch)
+            logprobs_N, entropy_N = self.policy.logprobs(batch)
             current_N = logprobs_N.detach()
-            old_N = current_N if old is None else old[index]
-            reference_N = self._reference_logprobs(batch)
-            weights_N = token_weights(batch.row_N, batch.rows, totals, self.recipe.calculate_per_token_loss)
+            old_N = scores.policy[index] if scores is not None and anchored else current_N
             loss, metrics = policy_objective(
                 logprobs_N=logprobs_N,
                 entropy_N=entropy_N,
                 old_logprobs_N=batch.rollout_logprobs_N if self.settings.use_rollout_logprobs else old_N,
                 rollout_logprobs_N=batch.rollout_logprobs_N,
                 advantages_N=batch.advantages_N,
-                weights_N=weights_N,
+                weights_N=token_weights(
+                    batch.response_N, batch.responses, totals, self.recipe.calculate_per_token_loss
+                ),
                 correction_N=self._correction(old_N, batch),
-                reference_logprobs_N=reference_N,
+                reference_logprobs_N=scores.reference[index] if scores is not None and scores.reference else None,
                 recipe=self.recipe,
             )
-            loss.backward()  # type: ignore[no-untyped-call]
+            # Sharded gradients are averaged over ranks, and the step's is their sum.
+            (loss * self.ranks.size if self.ranks.size > 1 else loss).backward()  # type: ignore[no-untyped-call]
             for name, value in metrics.items():
                 sums[name] += float(value)
             gap_N = (old_N - batch.rollout_logprobs_N).abs()
             sums["train_rollout_logprob_abs_diff"] += float(gap_N.sum()) / totals.tokens
+            if scores is not None and not anchored:
+                sums["scoring_gap"] += float((scores.policy[index] - current_N).abs().sum()) / totals.tokens
         return dict(sums)
-
-    def _reference_logprobs(self, batch: MicroBatch) -> Tensor | None:
-        if self.reference is None or self.reference_head is None:
-            return None
-        with torch.no_grad():
-            return token_logprobs(self.reference, self.reference_head, batch)[0]
 
     def _correction(self, old_N: Tensor, batch: MicroBatch) -> Tensor | None:
         if self.correction is None:
             return None
-        return self.correction.weights(old_N, batch.rollout_logprobs_N, batch.row_N).detach()
+        return self.correction.weights(old_N, batch.rollout_logprobs_N, batch.response_N).detach()
 
 
 def parameter_groups(model: Any, weight_decay: float) -> list[dict[str, Any]]:

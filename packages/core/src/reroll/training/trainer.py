@@ -1,54 +1,126 @@
-"""The trainer as the controller sees it: calls to the process that holds the model."""
+"""The trainer as the controller sees it: calls to the ranks that hold the model."""
 
 from __future__ import annotations
 
+import asyncio
+import socket
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
-from reroll.api import Placement, RerollError, RunFile, Sample, Selection, WeightBucket, Worker, WorkerSpec
+from reroll.api import Placement, RerollError, RunFile, Sample, Selection, WeightBucket, Worker, WorkerDied, WorkerSpec
 from reroll.training.config import ObjectiveSection, TrainerSection
+from reroll.training.cut import MicroBatchRule, RankStep, cut_collection
+from reroll.workers.together import together
+
+LOOPBACK = "127.0.0.1"
+DEATH_SECONDS = 5.0
+"""How long the death of another rank is waited for when a rank fails."""
 
 
 class Trainer:
-    """One trainer rank in a worker. `version` counts completed optimizer steps."""
+    """All trainer ranks, called together. `version` counts completed optimizer steps."""
 
-    def __init__(self, worker: Worker) -> None:
-        self.worker = worker
+    def __init__(self, workers: Sequence[Worker], global_batch_size: int, rule: MicroBatchRule) -> None:
+        self.workers = list(workers)
         self.version = 0
+        self._global_batch_size = global_batch_size
+        self._rule = rule
 
-    async def train(self, samples: list[Sample]) -> list[dict[str, float]]:
+    async def train(self, samples: list[Sample]) -> list[dict[str, Any]]:
         """Trains on a collection's samples; metrics of each optimizer step."""
-        steps: list[dict[str, float]] = await self.worker.call("train", samples)
-        self.version += len(steps)
+        cut = self._cut(samples)
+        found = await self._call("train", *([steps] for steps in cut))
+        self.version += len(found[0])
+        steps: list[dict[str, Any]] = found[0]
         return steps
 
+    async def reference_divergence(self, samples: list[Sample]) -> dict[int, float]:
+        """Scores the collection that is trained on next; by slot, the summed log-ratio `Σ logπ - logπ_ref` of a
+        response's tokens to the reference."""
+        found = await self._call("score", *([steps] for steps in self._cut(samples)))
+        return {slot: value for part in found for slot, value in part.items()}
+
     async def export_weights(self, directory: Path, bucket_bytes: int) -> list[WeightBucket]:
-        buckets: list[WeightBucket] = await self.worker.call("export_weights", directory, bucket_bytes)
-        return buckets
+        found: list[list[WeightBucket]] = await self._together("export_weights", directory, bucket_bytes)
+        return found[0]
 
     async def refresh_version(self) -> int:
-        """Asks the worker: a step that was under way when the run was stopped has been completed meanwhile."""
-        self.version = int(await self.worker.call("version"))
+        """Asks rank 0: a step that was under way when the run was stopped has been completed meanwhile."""
+        self.version = int(await self.workers[0].call("version"))
         return self.version
 
     async def export_hf(self, directory: Path) -> None:
         """Writes a Hugging Face directory that transformers loads."""
-        await self.worker.call("export_hf", directory)
+        await self._together("export_hf", directory)
+
+    async def save(self, folder: Path, background: bool) -> None:
+        """Every rank writes its part of a checkpoint into `folder`. In the `background`, training may go on at once:
+        what is written is the state at the call."""
+        await self._together("save", folder, background)
+
+    async def restore(self, folder: Path, version: int) -> None:
+        """Every rank reads its part; the trainer goes on at `version`."""
+        await self._together("restore", folder, version)
+        self.version = version
 
     async def weights_digest(self) -> str:
         """SHA-256 over all tensors, comparable with an engine's."""
-        digest: str = await self.worker.call("weights_digest")
-        return digest
+        found: list[str] = await self._together("weights_digest")
+        return found[0]
 
     async def gradient_digest(self, samples: list[Sample]) -> str:
         """SHA-256 over the gradient that the samples would have as one step."""
-        digest: str = await self.worker.call("gradient_digest", samples)
-        return digest
+        found: list[str] = await self._call("gradient_digest", *([steps] for steps in self._cut(samples, len(samples))))
+        return found[0]
 
     async def logprobs(self, samples: list[Sample]) -> list[list[float]]:
-        """The model's log-probabilities of the tokens that carry loss, by sample."""
-        found: list[list[float]] = await self.worker.call("logprobs", samples)
-        return found
+        """The model's log-probabilities of the tokens that carry loss, by sample; every sample has a slot of its
+        own."""
+        found = await self._call("logprobs", *([steps] for steps in self._cut(samples)))
+        by_slot = dict(pair for part in found for pair in part)
+        return [by_slot[sample.slot] for sample in samples]
+
+    async def memory(self) -> list[dict[str, int]]:
+        """By rank, bytes of parameters and optimizer state, and the most held so far."""
+        return await self._together("memory")
+
+    def _cut(self, samples: Sequence[Sample], global_batch_size: int | None = None) -> list[list[RankStep]]:
+        return cut_collection(samples, global_batch_size or self._global_batch_size, len(self.workers), self._rule)
+
+    async def _together(self, method: str, *arguments: Any) -> list[Any]:
+        """The same call on every rank."""
+        return await self._call(method, *([*arguments] for _ in self.workers))
+
+    async def _call(self, method: str, *arguments: Sequence[Any]) -> list[Any]:
+        """One call on each rank, with its own arguments; the results by rank."""
+        return await call_ranks(self.workers, method, arguments)
+
+
+async def call_ranks(workers: Sequence[Worker], method: str, arguments: Sequence[Sequence[Any]]) -> list[Any]:
+    """Raises what a rank raised; if another one died, that it died: its end is what the others fail of."""
+    try:
+        return await together(_called(worker, method, given) for worker, given in zip(workers, arguments, strict=True))
+    except RerollError:
+        raise
+    except Exception as error:
+        if len(workers) > 1:
+            await _raise_death(workers, error)
+        raise
+
+
+async def _called(worker: Worker, method: str, arguments: Sequence[Any]) -> Any:
+    return await worker.call(method, *arguments)
+
+
+async def _raise_death(workers: Sequence[Worker], error: Exception) -> None:
+    asked = [asyncio.ensure_future(worker.call("version")) for worker in workers]
+    await asyncio.wait(asked, timeout=DEATH_SECONDS, return_when=asyncio.FIRST_EXCEPTION)
+    for answer in asked:
+        if answer.done() and isinstance(death := answer.exception(), WorkerDied):
+            raise death from error
+        answer.cancel()
 
 
 def require_training_extra() -> None:
@@ -67,39 +139,61 @@ async def start_trainer(
     global_batch_size: int,
     total_steps: int,
     correction: Selection | None,
+    scoring_pass: bool,
     seed: int,
-    log: Path,
+    logs: Path,
 ) -> Trainer:
-    """Starts the worker and loads the model."""
+    """Starts the ranks and loads the model.
+
+    Args:
+        scoring_pass: whether the standalone scoring pass runs at every collection.
+    """
     objective, section = run.get(ObjectiveSection), run.get(TrainerSection)
-    names = ("eps_clip", "eps_clip_high", "eps_clip_c", "calculate_per_token_loss", "entropy_coef")
-    recipe = {name: getattr(objective, name) for name in (*names, "kl_loss_coef", "kl_loss_type")}
-    copied = ("lr", "min_lr", "lr_decay_style", "weight_decay", "adam_beta1", "adam_beta2", "adam_eps", "clip_grad")
-    settings = {name: getattr(section, name) for name in copied} | {
-        "global_batch_size": global_batch_size,
-        "max_tokens": section.micro_batch_tokens,
-        "rows": section.micro_batch_size,
-        "warmup_steps": section.warmup_steps(total_steps),
-        "decay_steps": section.decay_steps(total_steps),
-        "use_rollout_logprobs": objective.use_rollout_logprobs,
-    }
-    spec = WorkerSpec(
-        name="trainer",
+    size = section.num_ranks
+    workers = await together(placement.start(_spec(section, rank, seed, logs)) for rank in range(size))
+    address = await workers[0].call("listen", LOOPBACK) if size > 1 else None
+    arguments = (
+        address,
+        model_directory,
+        temperature,
+        objective.recipe(),
+        section.step_settings(total_steps) | {"use_rollout_logprobs": objective.use_rollout_logprobs},
+        section.scoring_rule(scoring_pass),
+        _correction(run, correction),
+        objective.use_reference,
+        section.activation_checkpointing,
+        section.packing,
+    )
+    facts = await call_ranks(workers, "load", [arguments] * size)
+    rule = MicroBatchRule(section.micro_batch_tokens, section.micro_batch_size, facts[0]["packed"])
+    return Trainer(workers, global_batch_size, rule)
+
+
+def _spec(section: TrainerSection, rank: int, seed: int, logs: Path) -> WorkerSpec:
+    name = f"trainer-{rank}" if section.num_ranks > 1 else "trainer"
+    return WorkerSpec(
+        name=name,
         target="reroll.training.worker:TrainerWorker",
         arguments={
-            "model_directory": model_directory,
-            "temperature": temperature,
-            "recipe": recipe,
-            "settings": settings,
-            "correction": _correction(run, correction),
-            "use_reference": objective.use_kl_loss,
-            "seed": seed,
+            "rank": rank,
+            "size": section.num_ranks,
+            "device": section.device,
+            "compute_type": section.compute_dtype,
             "threads": section.threads,
+            "seed": seed,
         },
-        environment={"OMP_NUM_THREADS": str(section.threads), "HF_HUB_OFFLINE": "1"},
-        log=log,
+        environment={
+            "OMP_NUM_THREADS": str(section.threads),
+            "HF_HUB_OFFLINE": "1",
+            "GLOO_SOCKET_IFNAME": _loopback_interface(),  # all ranks are on this machine
+        },
+        log=logs / f"{name}.log",
     )
-    return Trainer(await placement.start(spec))
+
+
+def _loopback_interface() -> str:
+    names = [name for _, name in socket.if_nameindex()]
+    return next((name for name in names if name.startswith("lo")), "lo")
 
 
 def _correction(run: RunFile, selection: Selection | None) -> tuple[str, dict[str, object]] | None:

@@ -1,136 +1,201 @@
-"""The trainer's process: the model, the optimizer, and the files that it writes."""
+"""A trainer rank's process: its part of the policy and of the optimizer, and the files that it writes."""
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Mapping
+import logging
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
 
-from reroll.api import Sample, WeightBucket
+from reroll.api import TrainingError, WeightBucket
 from reroll.models.digest import state_digest
-from reroll.models.load import load_model
-from reroll.training.batching import micro_batches, step_totals
-from reroll.training.logprobs import token_logprobs
+from reroll.training import checkpoint, export, tensors
+from reroll.training.attention import has_varlen_kernel
+from reroll.training.cut import RankStep
 from reroll.training.objective import Recipe
+from reroll.training.policy import Policy
+from reroll.training.ranks import ComputeType, Device, Ranks
+from reroll.training.scoring import ScoringRule, StepScores
+from reroll.training.sharding import TOLERANCE, load_policy
 from reroll.training.step import PolicyTrainer, StepSettings
 from reroll.workers.serve import load_target
 
+logger = logging.getLogger("reroll")
+
 
 class TrainerWorker:
-    """What the controller calls; see `trainer.Trainer` for the calls' meaning.
+    """One rank. What the controller calls; see `trainer.Trainer` for the calls' meaning.
 
-    Args:
-        model_directory: the starting checkpoint.
-        temperature: of the rollouts; logits are divided by it.
-        recipe, settings: keyword arguments of `Recipe` and `StepSettings`.
-        correction: class path and options of the off-policy correction, None for none.
-        use_reference: keep a frozen copy of the starting checkpoint.
+    Except for `listen` and `version`, every rank is called with the same method at once.
     """
 
     def __init__(
+        self, rank: int, size: int, device: Device, compute_type: ComputeType, threads: int, seed: int
+    ) -> None:
+        torch.set_num_threads(threads)
+        torch.manual_seed(seed + rank)
+        self.ranks = Ranks(rank, size, device, compute_type)
+        if self.ranks.device.type == "cpu":
+            torch.use_deterministic_algorithms(True)
+            # Every result is written before it is read; filling fresh memory would only cost time.
+            torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+        self.trainer: PolicyTrainer
+        self._scores: Sequence[StepScores] | None = None
+
+    def listen(self, host: str) -> tuple[str, int]:
+        return self.ranks.listen(host)
+
+    def load(
         self,
+        address: tuple[str, int] | None,
         model_directory: Path,
         temperature: float,
         recipe: Mapping[str, Any],
         settings: Mapping[str, Any],
+        scoring: Mapping[str, Any],
         correction: tuple[str, Mapping[str, Any]] | None,
         use_reference: bool,
-        seed: int,
-        threads: int,
-    ) -> None:
-        torch.set_num_threads(threads)
-        torch.manual_seed(seed)
-        torch.use_deterministic_algorithms(True)
-        # Every result is written before it is read; filling fresh memory would only cost time.
-        torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+        recompute: bool,
+        packing: bool | None,
+    ) -> dict[str, Any]:
+        """Meets the other ranks and loads the model; gives what only the process knows: `packed`, `device`.
+
+        Args:
+            address: from rank 0's `listen`; None for a single rank.
+            model_directory: the starting checkpoint.
+            temperature: of the rollouts; logits are divided by it.
+            recipe, settings, scoring: keyword arguments of `Recipe`, `StepSettings` and `ScoringRule`.
+            correction: class path and options of the off-policy correction, None for none.
+            use_reference: keep a frozen copy of the starting checkpoint.
+            recompute: activation checkpointing.
+            packing: None packs where the device has an attention for it.
+        """
+        self.ranks.join(address)
         self.model_directory = model_directory
-        model = load_model(model_directory)
-        reference = copy.deepcopy(model).requires_grad_(False) if use_reference else None
+        policy = load_policy(model_directory, temperature, self.ranks, recompute)
+        packed = self._packs(policy, packing)
         self.trainer = PolicyTrainer(
-            model=model,
-            reference=reference,
-            temperature=temperature,
+            policy=policy,
+            reference=self._reference(temperature) if use_reference else None,
+            ranks=self.ranks,
             recipe=Recipe(**recipe),
             correction=_make_correction(correction),
-            settings=StepSettings(**settings),
+            scoring=ScoringRule(**scoring),
+            settings=StepSettings(**settings, packed=packed),
         )
+        if self.trainer.settings.dropout and not _has_dropout(policy):
+            raise TrainingError(
+                f"trainer.disable_dropout is false, but {type(policy.model).__name__} in {model_directory} has no "
+                "dropout that is not 0: leave disable_dropout out"
+            )
+        return {"packed": packed, "device": str(self.ranks.device)}
 
-    def train(self, samples: list[Sample]) -> list[dict[str, float]]:
-        return self.trainer.train_collection(samples)
+    def _reference(self, temperature: float) -> Policy:
+        return load_policy(self.model_directory, temperature, self.ranks, recompute=False).requires_grad_(False)
+
+    def _packs(self, policy: Policy, wanted: bool | None) -> bool:
+        if not (has_varlen_kernel(self.ranks.device) if wanted is None else wanted):
+            return False
+        try:
+            policy.check_packing(self.ranks.device, TOLERANCE[self.ranks.compute_type])
+        except TrainingError as error:
+            if wanted:
+                raise
+            logger.warning("sequences are padded, not packed: %s", error)
+            return False
+        return True
+
+    def score(self, steps: list[RankStep]) -> dict[int, float]:
+        """The standalone scoring pass, kept for the `train` that follows; of this rank's samples, by slot, the summed
+        log-ratio to the reference, `Σ logπ - logπ_ref` over the tokens that carry loss."""
+        self._scores = self.trainer.score(steps)
+        found: defaultdict[int, float] = defaultdict(float)
+        for step, scores in zip(steps, self._scores, strict=True):
+            assert scores.reference is not None, "asked for with a reference only"
+            batches = self.trainer.micro_batches(step)
+            for cut, batch, ours, theirs in zip(
+                step.micro_batches, batches, scores.policy, scores.reference, strict=True
+            ):
+                for number, value in zip(batch.response_N.tolist(), (ours - theirs).tolist(), strict=True):
+                    found[step.samples[cut[number]].slot] += value
+        return dict(found)
+
+    def train(self, steps: list[RankStep]) -> list[dict[str, Any]]:
+        scores, self._scores = self._scores, None
+        return self.trainer.train_collection(steps, scores)
 
     def version(self) -> int:
         return self.trainer.version
 
-    def logprobs(self, samples: list[Sample]) -> list[list[float]]:
-        """Current log-probability of each token that carries loss, by sample."""
-        settings = self.trainer.settings
-        found: list[list[float]] = [[] for _ in samples]
-        with torch.no_grad():
-            for batch in micro_batches(samples, settings.max_tokens, settings.rows):
-                logprobs_N, _ = token_logprobs(self.trainer.model, self.trainer.head, batch)
-                for row, value in zip(batch.row_N.tolist(), logprobs_N.tolist(), strict=True):
-                    found[batch.order[row]].append(value)
+    def logprobs(self, steps: list[RankStep]) -> list[tuple[int, list[float]]]:
+        """Current log-probability of each token that carries loss: (slot, values) of each of this rank's samples."""
+        found: list[tuple[int, list[float]]] = []
+        for step in steps:
+            for cut, batch in zip(step.micro_batches, self.trainer.micro_batches(step), strict=True):
+                values: list[list[float]] = [[] for _ in cut]
+                scored = self.trainer.policy.score(batch).tolist()
+                for number, value in zip(batch.response_N.tolist(), scored, strict=True):
+                    values[number].append(value)
+                found += [(step.samples[index].slot, row) for index, row in zip(cut, values, strict=True)]
         return found
 
-    def gradient_digest(self, samples: list[Sample]) -> str:
+    def gradient_digest(self, steps: list[RankStep]) -> str:
         """SHA-256 of the gradient that the samples, as one step, would have; nothing is changed."""
         trainer = self.trainer
-        trainer.model.zero_grad(set_to_none=True)
-        batches = micro_batches(samples, trainer.settings.max_tokens, trainer.settings.rows)
-        trainer.accumulate_gradients(batches, step_totals(samples), None)
-        digest = state_digest((name, p.grad) for name, p in trainer.model.named_parameters() if p.grad is not None)
-        trainer.model.zero_grad(set_to_none=True)
+        trainer.policy.zero_grad(set_to_none=True)
+        for step in steps:
+            trainer.accumulate_gradients(trainer.micro_batches(step), step.totals, None, anchored=False)
+        found = {name: parameter.grad for name, parameter in trainer.policy.model.named_parameters()}
+        digest = state_digest((name, tensor) for name, tensor in found.items() if tensor is not None)
+        trainer.policy.zero_grad(set_to_none=True)
         return digest
 
     def weights_digest(self) -> str:
-        return state_digest(self.trainer.model.state_dict().items())
+        return state_digest(self.trainer.policy.model.state_dict().items())
 
     def export_weights(self, directory: Path, bucket_bytes: int) -> list[WeightBucket]:
-        """Writes every tensor once, in files of about `bucket_bytes`; a larger tensor has a file of its own."""
-        directory.mkdir(parents=True, exist_ok=True)
-        buckets: list[WeightBucket] = []
-        for tensors in _split(published_tensors(self.trainer.model), bucket_bytes):
-            path = directory / f"bucket-{len(buckets):05}.safetensors"
-            save_file(tensors, path)
-            size = sum(tensor.nbytes for tensor in tensors.values())
-            buckets.append(WeightBucket(str(path), tuple(tensors), size))
-        return buckets
+        return tensors.export_weights(self.trainer.policy.model, directory, bucket_bytes, self.ranks)
 
     def export_hf(self, directory: Path) -> None:
-        """Writes a Hugging Face directory: weights, configuration, and the starting checkpoint's tokenizer files."""
-        partial = directory.with_name(f"{directory.name}.partial")
-        self.trainer.model.save_pretrained(partial)
-        for path in self.model_directory.iterdir():
-            if path.name.startswith(("tokenizer", "chat_template", "special_tokens", "vocab", "merges")):
-                (partial / path.name).write_bytes(path.read_bytes())
-        partial.rename(directory)  # a folder of that name is a whole model
+        found = tensors.named_tensors(self.trainer.policy.model)
+        export.export_hf(found, directory, self.model_directory, self.ranks)
+
+    def save(self, folder: Path, background: bool) -> Future[None]:
+        return checkpoint.save(self.trainer, folder, background)
+
+    def restore(self, folder: Path, version: int) -> None:
+        checkpoint.restore(self.trainer, folder, version)
+
+    def memory(self) -> dict[str, int]:
+        """Bytes that this rank holds: of parameters, of optimizer state, and at most so far of the device or, on a
+        CPU, of the process."""
+        state = [value for values in self.trainer.optimizer.state.values() for value in values.values()]
+        return {
+            "parameters": sum(tensors.local(tensor).nbytes for tensor in self.trainer.policy.parameters()),
+            "optimizer": sum(tensors.local(tensor).nbytes for tensor in state),
+            "peak": _peak_bytes(self.ranks.device),
+        }
 
 
-def published_tensors(model: torch.nn.Module) -> dict[str, torch.Tensor]:
-    """Every parameter and persistent buffer by name; a tied tensor appears once."""
-    seen: set[int] = set()
-    found: dict[str, torch.Tensor] = {}
-    for name, tensor in model.state_dict().items():
-        if tensor.data_ptr() not in seen or not tensor.numel():
-            seen.add(tensor.data_ptr())
-            found[name] = tensor.detach().contiguous()
-    return found
+def _peak_bytes(device: torch.device) -> int:
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024
+    return 0
 
 
-def _split(tensors: Mapping[str, torch.Tensor], bucket_bytes: int) -> list[dict[str, torch.Tensor]]:
-    buckets: list[dict[str, torch.Tensor]] = []
-    room = 0
-    for name, tensor in tensors.items():
-        if not buckets or tensor.nbytes > room:
-            buckets.append({})
-            room = bucket_bytes
-        buckets[-1][name] = tensor
-        room -= tensor.nbytes
-    return buckets
+def _has_dropout(policy: Policy) -> bool:
+    """Whether anything is dropped in training: by a module, or by an attention, whose rate is in the configuration."""
+    rates = [module.p for module in policy.modules() if isinstance(module, torch.nn.Dropout)]
+    settings = policy.model.config.get_text_config().to_dict()
+    rates += [value for name, value in settings.items() if "dropout" in name or name.endswith("pdrop")]
+    return any(isinstance(rate, float) and rate > 0 for rate in rates)
 
 
 def _make_correction(given: tuple[str, Mapping[str, Any]] | None) -> Any:

@@ -1,0 +1,142 @@
+"""The trainer's part of a checkpoint: parameters, optimizer state and random states, by torch.distributed.checkpoint.
+
+Parameters and moments are stored under the model's own names, in the shards that ranks hold, and are read back by any
+number of ranks. `optimizer.<parameter>.<key>` holds AdamW's state of a parameter.
+"""
+
+from __future__ import annotations
+
+import random
+import warnings
+from collections.abc import Mapping
+from concurrent.futures import Future
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.state_dict_loader import load as load_state
+from torch.distributed.checkpoint.state_dict_saver import async_save as save_state_in_background
+from torch.distributed.checkpoint.state_dict_saver import save as save_state
+
+from reroll.api import TrainingError
+from reroll.training.export import SHARD_BYTES, finish, partial_folder, shard_names
+from reroll.training.step import PolicyTrainer
+from reroll.training.tensors import buckets, named_tensors, num_bytes
+
+MODEL, OPTIMIZER = "model.", "optimizer."
+
+
+def save(trainer: PolicyTrainer, folder: Path, background: bool) -> Future[None]:
+    """Writes into `folder`, which exists. The state is copied before this returns where it is written in the
+    `background`; the future is done when every rank has written."""
+    ranks = trainer.ranks
+    torch.save(_random_state(), folder / f"random-{ranks.rank}.pt")
+    state = _state(trainer)
+    group = {"process_group": ranks.writing, "no_dist": not ranks.sharded}
+    done: Future[None] = Future()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that a single process is a single process
+        if not background:
+            save_state(state, checkpoint_id=folder, **group)
+            done.set_result(None)
+            return done
+        saving: Any = save_state_in_background(state, checkpoint_id=folder, **group)
+    saving.add_done_callback(lambda saved: _pass_on(saved, done))
+    return done
+
+
+def _pass_on(saved: Future[Any], done: Future[None]) -> None:
+    error = saved.exception()
+    if error is not None:
+        done.set_exception(error)
+    else:
+        done.set_result(None)
+
+
+def restore(trainer: PolicyTrainer, folder: Path, version: int) -> None:
+    """Reads this rank's part of everything; the trainer goes on at `version`."""
+    metadata = FileSystemReader(folder).read_metadata()
+    known = set(metadata.state_dict_metadata)
+    if any(name.startswith(OPTIMIZER) for name in known):
+        _make_optimizer_state(trainer)
+    state = _state(trainer)
+    missing = sorted(set(state) - known)
+    if missing:
+        raise TrainingError(f"the checkpoint {folder} lacks {', '.join(missing[:5])}: is it of another model?")
+    ranks = trainer.ranks
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        load_state(state, checkpoint_id=folder, process_group=ranks.writing, no_dist=not ranks.sharded)
+    trainer.version = version
+    path = folder / f"random-{ranks.rank}.pt"
+    if path.exists():  # with more ranks than before, the new ones keep the states of their own seeds
+        _set_random_state(torch.load(path, weights_only=True))
+
+
+def _state(trainer: PolicyTrainer) -> dict[str, Any]:
+    """Everything that is stored, by name. Loading fills the tensors in place."""
+    parameters = dict(trainer.policy.model.named_parameters())
+    state: dict[str, Any] = {MODEL + name: tensor for name, tensor in named_tensors(trainer.policy.model).items()}
+    for name, parameter in parameters.items():
+        for key, value in trainer.optimizer.state.get(parameter, {}).items():
+            state[f"{OPTIMIZER}{name}.{key}"] = value
+    return state
+
+
+def _make_optimizer_state(trainer: PolicyTrainer) -> None:
+    """What AdamW makes at its first step."""
+    for parameter in trainer.policy.parameters():
+        trainer.optimizer.state[parameter] = {
+            "step": torch.tensor(0.0),
+            "exp_avg": torch.zeros_like(parameter.detach()),
+            "exp_avg_sq": torch.zeros_like(parameter.detach()),
+        }
+
+
+def _random_state() -> dict[str, Any]:
+    state: dict[str, Any] = {"torch": torch.get_rng_state(), "python": repr(random.getstate())}
+    if torch.cuda.is_available():
+        state["cuda"] = torch.cuda.get_rng_state()
+    return state
+
+
+def _set_random_state(state: Mapping[str, Any]) -> None:
+    import ast
+
+    torch.set_rng_state(state["torch"])
+    random.setstate(ast.literal_eval(state["python"]))
+    if "cuda" in state and torch.cuda.is_available():
+        torch.cuda.set_rng_state(state["cuda"])
+
+
+def export_checkpoint(
+    folder: Path, source: Path, directory: Path, dtype: str = "float32", shard_bytes: int = SHARD_BYTES
+) -> None:
+    """The policy of a checkpoint as a Hugging Face directory, one file's tensors at a time."""
+    metadata = FileSystemReader(folder).read_metadata().state_dict_metadata
+    shapes: dict[str, Any] = {
+        name.removeprefix(MODEL): item for name, item in metadata.items() if name.startswith(MODEL)
+    }
+    empty = {name: torch.empty(item.size, dtype=item.properties.dtype, device="meta") for name, item in shapes.items()}
+    names = buckets(empty, shard_bytes)
+    files = shard_names(len(names))
+    partial = partial_folder(directory)
+    partial.mkdir(parents=True)
+    wanted: torch.dtype = getattr(torch, dtype)
+    size = 0
+    for group, file in zip(names, files, strict=True):
+        state: dict[str, Any] = {MODEL + name: torch.empty_like(empty[name], device="cpu") for name in group}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            load_state(state, checkpoint_id=folder, no_dist=True)
+        tensors = {name: _as(state[MODEL + name], wanted) for name in group}
+        size += sum(map(num_bytes, tensors.values()))
+        save_file(tensors, partial / file, metadata={"format": "pt"})
+    finish(directory, source, names, files, size, dtype)
+
+
+def _as(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    return tensor.to(dtype) if tensor.is_floating_point() else tensor

@@ -1,0 +1,128 @@
+"""The policy: a causal language model from token ids to the log-probabilities of chosen tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from reroll.api import Sample, TrainingError
+from reroll.training.attention import packed_attention
+from reroll.training.batching import MicroBatch, micro_batch
+from reroll.training.logprobs import PolicyHead, hidden_states, token_logprobs
+
+PROBE_LENGTHS = (7, 7, 3, 12)
+"""Of the sequences that a policy is checked with: equal and unequal ones side by side."""
+
+
+class Policy(torch.nn.Module):
+    """One module around model and head, so that sharded parameters of both are whole while either runs.
+
+    Args:
+        model: a causal language model of transformers, in evaluation mode.
+        temperature: of the rollouts; logits are divided by it.
+    """
+
+    def __init__(self, model: Any, temperature: float) -> None:
+        super().__init__()
+        self.model = model
+        self.head = PolicyHead(model, temperature)
+        self.padded_attention: str = model.config._attn_implementation
+
+    def forward(self, work: Callable[[], Any]) -> Any:
+        return work()
+
+    def logprobs(self, batch: MicroBatch) -> tuple[Tensor, Tensor]:
+        """Log-probability and entropy of every token of the batch that carries loss, both `[N]`."""
+        self._select_attention(batch)
+        found: tuple[Tensor, Tensor] = self(lambda: token_logprobs(self.model, self.head, batch))
+        return found
+
+    def score(self, batch: MicroBatch) -> Tensor:
+        """The log-probabilities alone, `[N]`, without gradient and without dropout."""
+        training = self.training
+        self.eval()
+        with torch.no_grad():
+            logprobs_N, _ = self.logprobs(batch)
+        self.train(training)
+        self.put_away()
+        return logprobs_N
+
+    def put_away(self) -> None:
+        """Parameters that were gathered for a forward pass without a backward one are sharded again."""
+        reshard = getattr(self, "reshard", None)  # where the module is sharded
+        if reshard is not None:
+            reshard()
+
+    def _select_attention(self, batch: MicroBatch) -> None:
+        """Packed rows have an attention of their own; transformers reads the name at every forward pass."""
+        wanted = packed_attention(batch.token_ids_RT.device) if batch.lengths else self.padded_attention
+        if self.model.config._attn_implementation != wanted:
+            self.model.set_attn_implementation(wanted)
+
+    def check_head(self, device: torch.device, tolerance: float) -> None:
+        """TrainingError unless the head gives the model's own logits, up to `tolerance`, absolute and relative."""
+        batch = micro_batch(_probes(self.head.vocabulary), packed=False, device=device)
+        try:
+            ours, theirs = self._both_logits(batch)
+        except ValueError:
+            # Some attentions, such as one with a soft cap, exist only as the model's own code.
+            self.padded_attention = "eager"
+            ours, theirs = self._both_logits(batch)
+        if not torch.allclose(ours, theirs, atol=tolerance, rtol=tolerance):
+            raise TrainingError(
+                f"{type(self.model).__name__} computes logits in a way that the trainer does not know (largest "
+                f"difference {(ours - theirs).abs().max():.3g}): its log-probabilities would be wrong"
+            )
+
+    def _both_logits(self, batch: MicroBatch) -> tuple[Tensor, Tensor]:
+        self._select_attention(batch)
+        assert batch.attention_RT is not None
+        with torch.no_grad():
+            ours, theirs = self(
+                lambda: (
+                    self.head.logits(hidden_states(self.model, batch)),
+                    self.model(
+                        input_ids=batch.token_ids_RT,
+                        attention_mask=batch.attention_RT,
+                        position_ids=batch.position_ids_RT,
+                        use_cache=False,
+                    ).logits.float(),
+                )
+            )
+        self.put_away()
+        seen = batch.attention_RT.bool()
+        return ours[seen], theirs[seen]
+
+    def check_packing(self, device: torch.device, tolerance: float) -> None:
+        """TrainingError unless the tokens of a packed row have the log-probabilities that they have alone."""
+        probes = _probes(self.head.vocabulary)
+        alone = self.score(micro_batch(probes, packed=False, device=device))
+        try:
+            packed = self.score(micro_batch(probes, packed=True, device=device))
+        except (TypeError, ValueError) as error:
+            raise TrainingError(f"trainer.packing: {type(self.model).__name__} takes no packed rows: {error}") from None
+        if not torch.allclose(alone, packed, atol=tolerance, rtol=tolerance):
+            raise TrainingError(
+                f"trainer.packing: {type(self.model).__name__} sees more than its own sequence in a packed row "
+                f"(largest difference {(alone - packed).abs().max():.3g}); set trainer.packing = false"
+            )
+
+
+def _probes(vocabulary: int) -> Sequence[Sample]:
+    """Sequences of arbitrary tokens, all of which carry loss."""
+    return [
+        Sample(
+            token_ids=[(7 * number + 3 * place + 1) % vocabulary for place in range(length)],
+            loss_mask=[True] * length,
+            rollout_logprobs=[0.0] * length,
+            advantage=0.0,
+            reward=0.0,
+            group_index=0,
+            weight_version=0,
+            slot=number,
+        )
+        for number, length in enumerate(PROBE_LENGTHS)
+    ]

@@ -1,0 +1,74 @@
+"""Trainers in real processes, and samples for them."""
+
+import random
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from reroll.api import Sample
+from reroll.config import load_run_file
+from reroll.placement.local import LocalPlacement
+from reroll.plan import correction, global_batch_size, scoring_reasons
+from reroll.plugins import load_plugins
+from reroll.training.trainer import start_trainer
+
+RUN = """
+[model]
+path = "builtin:tiny-math"
+[data]
+task_set = { name = "addition", high = 40, verifier = "regex" }
+verifiers = [{ name = "regex", pattern = '(-?\\d+)' }]
+[rollout]
+rollout_batch_size = 4
+n_samples_per_prompt = 4
+"""
+
+
+def samples_of(count=8, seed=0, vocabulary=64, longest=24):
+    """Samples of very different lengths, some with gaps in the mask as a tool message would leave."""
+    draw = random.Random(seed)
+    made = []
+    for slot in range(count):
+        prompt, response = draw.randint(1, 9), draw.randint(1, longest)
+        mask = [False] * prompt + [draw.random() < 0.8 for _ in range(response - 1)] + [True]
+        made.append(
+            Sample(
+                token_ids=[draw.randrange(2, vocabulary) for _ in mask],
+                loss_mask=mask,
+                rollout_logprobs=[draw.uniform(-4, -0.1) if active else 0.0 for active in mask],
+                advantage=draw.uniform(-1, 1),
+                reward=0.0,
+                group_index=0,
+                weight_version=0,
+                slot=slot,
+            )
+        )
+    return made
+
+
+def run_of(folder, *overrides):
+    path = Path(folder) / "run.toml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(RUN, "utf-8")
+    return load_run_file(path, list(overrides), load_plugins(), [])
+
+
+@asynccontextmanager
+async def ranks_of(folder, model, size, *overrides, steps=100):
+    """A trainer of `size` ranks on the model, with `overrides` of the run file."""
+    run = run_of(folder, f"trainer.num_ranks={size}", *overrides)
+    placement = LocalPlacement()
+    try:
+        yield await start_trainer(
+            run,
+            placement,
+            model_directory=Path(model),
+            temperature=1.0,
+            global_batch_size=global_batch_size(run),
+            total_steps=steps,
+            correction=correction(run),
+            scoring_pass=bool(scoring_reasons(run)),
+            seed=0,
+            logs=Path(folder) / f"logs-{size}",
+        )
+    finally:
+        await placement.close()
