@@ -5,11 +5,11 @@ Shapes: R rows, T tokens of a row, D hidden size, N tokens that carry loss, V vo
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.utils.checkpoint import checkpoint
 
 from reroll.api import TrainingError
 from reroll.training.attention import packed_arguments
@@ -17,58 +17,138 @@ from reroll.training.batching import MicroBatch
 
 CHUNK_ELEMENTS = 8_000_000
 """Logits held at once (32 MB in float32)."""
+KEPT_ELEMENTS = 32_000_000
+"""Logits of a micro-batch that are kept for the backward pass, instead of being computed again, if all of them are no
+more than this (128 MB)."""
+
+
+class LogitShape(NamedTuple):
+    """What comes between the output embedding and the softmax: `z = c·tanh(s·u / c) / temperature` for logits `u`,
+    without the tanh where there is no soft cap `c`."""
+
+    scale: float
+    softcap: float | None
+    temperature: float
+
+    def forward(self, logits_CV: Tensor) -> Tensor:
+        """In place where it can be: the argument is no longer of use."""
+        if self.scale != 1.0:
+            logits_CV = logits_CV * self.scale
+        if self.softcap is not None:
+            logits_CV = torch.tanh(logits_CV / self.softcap) * self.softcap
+        z_CV = logits_CV.float()
+        return z_CV.div_(self.temperature) if self.temperature != 1.0 else z_CV
+
+    def backward(self, grad_CV: Tensor, z_CV: Tensor) -> Tensor:
+        """Gradient of `u` from that of `z`, in place."""
+        if self.softcap is not None:
+            tanh_CV = z_CV.mul(self.temperature / self.softcap)
+            grad_CV.mul_(tanh_CV.square_().neg_().add_(1.0))
+        factor = self.scale / self.temperature
+        return grad_CV.mul_(factor) if factor != 1.0 else grad_CV
+
+
+class ChosenLogprobs(torch.autograd.Function):
+    """Hidden states → log-probability of each target and entropy of its distribution, chunk by chunk.
+
+    With `p = softmax(z)`: `log p_t = z_t - lse(z)`, `H = lse(z) - Σ p z`, and for the backward pass
+    `∂ log p_t / ∂z_j = [j = t] - p_j`, `∂H / ∂z_j = -p_j (log p_j + H)`. The derivatives are written out because
+    automatic differentiation keeps, or makes in the backward pass, a copy of the output embedding for every chunk.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, target_N: Tensor, shape: LogitShape
+    ) -> tuple[Tensor, Tensor]:
+        tokens, vocabulary = len(target_N), weight_VD.shape[0]
+        kept: list[Tensor] | None = [] if tokens * vocabulary <= KEPT_ELEMENTS else None
+        logprobs_N = torch.empty(tokens, dtype=torch.float32, device=hidden_ND.device)
+        lse_N, entropy_N = torch.empty_like(logprobs_N), torch.empty_like(logprobs_N)
+        for part in _chunks(tokens, vocabulary):
+            z_CV = shape.forward(_logits(hidden_ND[part], weight_VD, bias_V))
+            lse_C = torch.logsumexp(z_CV, dim=-1)
+            p_CV = torch.exp(z_CV - lse_C[:, None])
+            logprobs_N[part] = z_CV.gather(-1, target_N[part, None]).squeeze(-1) - lse_C
+            entropy_N[part] = lse_C - p_CV.mul_(z_CV).sum(-1)
+            lse_N[part] = lse_C
+            if kept is not None:
+                kept.append(z_CV)
+        ctx.save_for_backward(hidden_ND, weight_VD, bias_V, target_N, lse_N, entropy_N, *(kept or ()))
+        ctx.shape = shape
+        return logprobs_N, entropy_N
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        grad_logprobs_N, grad_entropy_N = grads
+        hidden_ND, weight_VD, bias_V, target_N, lse_N, entropy_N, *kept = ctx.saved_tensors
+        grad_hidden_ND = torch.empty_like(hidden_ND)
+        # Summed in float32, whatever the weight's type: there is one addition a chunk.
+        grad_weight_VD = torch.zeros(weight_VD.shape, dtype=torch.float32, device=weight_VD.device)
+        grad_bias_V = None if bias_V is None else torch.zeros_like(bias_V, dtype=torch.float32)
+        for number, part in enumerate(_chunks(len(target_N), weight_VD.shape[0])):
+            if kept:
+                z_CV = kept[number]
+            else:
+                z_CV = ctx.shape.forward(_logits(hidden_ND[part], weight_VD, bias_V))
+            logp_CV = z_CV - lse_N[part, None]
+            grad_CV = torch.exp(logp_CV)
+            # -p_j (g + h (log p_j + H)), then g more at the target
+            slope_CV = logp_CV.add_(entropy_N[part, None]).mul_(grad_entropy_N[part, None])
+            grad_CV.mul_(slope_CV.add_(grad_logprobs_N[part, None])).neg_()
+            grad_CV.scatter_add_(-1, target_N[part, None], grad_logprobs_N[part, None])
+            grad_CV = ctx.shape.backward(grad_CV, z_CV)
+            grad_hidden_ND[part] = grad_CV.to(weight_VD.dtype) @ weight_VD
+            grad_weight_VD.addmm_(grad_CV.T, hidden_ND[part].float())
+            if grad_bias_V is not None:
+                grad_bias_V.add_(grad_CV.sum(0))
+        grad_bias_V = None if grad_bias_V is None or bias_V is None else grad_bias_V.to(bias_V.dtype)
+        return grad_hidden_ND, grad_weight_VD.to(weight_VD.dtype), grad_bias_V, None, None
+
+
+def _logits(hidden_CD: Tensor, weight_VD: Tensor, bias_V: Tensor | None) -> Tensor:
+    return torch.nn.functional.linear(hidden_CD, weight_VD, bias_V)
+
+
+def _chunks(tokens: int, vocabulary: int) -> Iterator[slice]:
+    size = max(1, CHUNK_ELEMENTS // vocabulary)
+    for start in range(0, tokens, size):
+        yield slice(start, min(start + size, tokens))
 
 
 class PolicyHead:
     """The last part of a causal language model: hidden states → log-probabilities.
 
     Beside the output embedding, three steps that published architectures add are known: `final_logit_softcapping`
-    (Gemma 2), `logit_scale` (Cohere) and `logits_scaling` (Granite). `Policy.check` compares with the model's own
-    logits.
+    (Gemma 2), `logit_scale` (Cohere) and `logits_scaling` (Granite). `Policy.check_head` compares with the model's
+    own logits.
     """
 
     def __init__(self, model: Any, temperature: float) -> None:
         embedding = model.get_output_embeddings()
-        if embedding is None:
-            raise TrainingError(f"{type(model).__name__} has no output embedding: is it a causal language model?")
+        if not isinstance(embedding, torch.nn.Linear):
+            raise TrainingError(
+                f"{type(model).__name__} has {embedding!r} for an output embedding instead of a linear layer: is it a "
+                "causal language model?"
+            )
         self.embedding = embedding
         self.vocabulary: int = embedding.weight.shape[0]
-        self.temperature = temperature
         config = model.config.get_text_config()
-        self.softcap = getattr(config, "final_logit_softcapping", None)
-        self.scale = getattr(config, "logit_scale", None) or 1.0
+        scale = getattr(config, "logit_scale", None) or 1.0
         if divisor := getattr(config, "logits_scaling", None):
-            self.scale = self.scale / divisor
+            scale = scale / divisor
+        self.shape = LogitShape(scale, getattr(config, "final_logit_softcapping", None), temperature)
 
     def logits(self, hidden_CD: Tensor) -> Tensor:
         """The model's logits, `[…, V]`, before the temperature."""
-        logits_CV = self.embedding(hidden_CD) * self.scale if self.scale != 1.0 else self.embedding(hidden_CD)
-        if self.softcap is not None:
-            logits_CV = torch.tanh(logits_CV / self.softcap) * self.softcap
-        logits: Tensor = logits_CV.float()
-        return logits
+        return self.shape._replace(temperature=1.0).forward(self.embedding(hidden_CD))
 
     def __call__(self, hidden_ND: Tensor, target_N: Tensor) -> tuple[Tensor, Tensor]:
-        """Log-probability of each target, and the exact entropy of its distribution, both `[N]`.
-
-        Works through chunks of tokens; with gradient, a chunk's logits are computed again in the backward pass
-        instead of being kept, unless one chunk holds them all.
-        """
-        size = max(1, CHUNK_ELEMENTS // self.vocabulary)
-        keep = len(target_N) <= size or not torch.is_grad_enabled()
-        parts = [
-            self._chunk(hidden_CD, target_C)
-            if keep
-            else checkpoint(self._chunk, hidden_CD, target_C, use_reentrant=False, preserve_rng_state=False)
-            for hidden_CD, target_C in zip(torch.split(hidden_ND, size), torch.split(target_N, size), strict=True)
-        ]
-        return torch.cat([part[0] for part in parts]), torch.cat([part[1] for part in parts])
-
-    def _chunk(self, hidden_CD: Tensor, target_C: Tensor) -> tuple[Tensor, Tensor]:
-        logits_CV = self.logits(hidden_CD) / self.temperature
-        logprobs_CV = torch.log_softmax(logits_CV, dim=-1)
-        entropy_C = -(logprobs_CV.exp() * logprobs_CV).sum(-1)
-        return logprobs_CV.gather(-1, target_C[:, None]).squeeze(-1), entropy_C
+        """Log-probability of each target, and the exact entropy of its distribution, both `[N]`, in float32."""
+        embedding = self.embedding
+        found: tuple[Tensor, Tensor] = ChosenLogprobs.apply(
+            hidden_ND, embedding.weight, embedding.bias, target_N, self.shape
+        )  # type: ignore[no-untyped-call]
+        return found
 
 
 def hidden_states(model: Any, batch: MicroBatch) -> Tensor:
