@@ -41,6 +41,29 @@ def correction(run: LoadedRunFile) -> Selection | None:
     return objective.correction
 
 
+def constant_length(run: LoadedRunFile) -> int | None:
+    """What the loss divides every response by, where the advantage estimator wants a constant."""
+    constant = run.get(ObjectiveSection).constant_length(run)
+    return run.get(RolloutSection).rollout_max_response_len if constant else None
+
+
+def total_steps(run: LoadedRunFile) -> int:
+    """Optimizer steps of the run, if every collection is full."""
+    return run.get(RolloutSection).num_rollout * updates_per_collection(run)
+
+
+def schedule_problems(run: LoadedRunFile) -> Iterator[Problem]:
+    """Is there room for warm-up and decay?"""
+    trainer, total = run.get(TrainerSection), total_steps(run)
+    warmup, decay, end = trainer.warmup_steps(total), trainer.lr_wsd_decay_iters, trainer.decay_steps(total)
+    if decay is not None and warmup + decay > end:
+        yield Problem(
+            "trainer.lr_wsd_decay_iters",
+            f"{decay} does not fit beside a warm-up of {_steps(warmup)} into the {_steps(end)} until min_lr",
+            f"set it to {end - warmup} or less" if end > warmup else "shorten the warm-up",
+        )
+
+
 def staleness_problems(run: LoadedRunFile) -> Iterator[Problem]:
     """Does the staleness bound cover the last step of a collection that is generated while another is trained on?"""
     section, updates = run.get(AsyncSection), updates_per_collection(run)
@@ -75,6 +98,7 @@ def size_problems(run: LoadedRunFile) -> Iterator[Problem]:
         )
     else:
         yield from staleness_problems(run)
+        yield from schedule_problems(run)
     longest = trainer.max_sequence_length
     if longest is not None and longest < rollout.max_context:
         yield Problem(
@@ -102,7 +126,7 @@ def make_plan(run: LoadedRunFile) -> dict[str, Any]:
     rollout, trainer, serving = run.get(RolloutSection), run.get(TrainerSection), run.get(ServingSection)
     run_seed, data_seed, rollout_seed = seeds(run)
     updates = updates_per_collection(run)
-    total = rollout.num_rollout * updates
+    total = total_steps(run)
     objective, asynchronous = run.get(ObjectiveSection), run.get(AsyncSection)
     settings = run.to_toml()
     return {
@@ -148,9 +172,10 @@ def make_plan(run: LoadedRunFile) -> dict[str, Any]:
         "objective": {
             "advantage_estimator": settings["objective"]["advantage_estimator"],
             "correction": chosen.name if (chosen := correction(run)) else None,
-            "aggregation": "per token" if objective.calculate_per_token_loss else "per response",
+            "policy_loss": objective.policy_loss,
+            "aggregation": _aggregation(run),
             "ratio_anchor": "engine" if objective.use_rollout_logprobs else "trainer",
-            "reference_model": objective.use_kl_loss,
+            "reference_model": objective.needs_reference,
         },
         "data": {
             "task_set": settings["data"]["task_set"],
@@ -164,3 +189,9 @@ def make_plan(run: LoadedRunFile) -> dict[str, Any]:
             for name, section in run.sections.items()
         },
     }
+
+
+def _aggregation(run: LoadedRunFile) -> str:
+    if (length := constant_length(run)) is not None:
+        return f"per response, divided by {length}"
+    return "per token" if run.get(ObjectiveSection).calculate_per_token_loss else "per response"

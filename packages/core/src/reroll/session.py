@@ -36,8 +36,9 @@ from reroll.rollouts.events import GroupEvents
 from reroll.rollouts.groups import GroupMaker
 from reroll.rollouts.producer import Producer
 from reroll.tasks.cursor import Cursor
-from reroll.traces.samples import group_samples
+from reroll.traces.samples import collection_samples, kl_penalties, unweighted_samples
 from reroll.traces.saved import SavedGroup, mark_complete, save_groups, write_traces
+from reroll.training.config import ObjectiveSection
 from reroll.training.trainer import Trainer
 from reroll.workers.together import first_cause, uninterrupted
 
@@ -47,6 +48,7 @@ class Session:
     """Everything that the loop works with."""
 
     rollout: RolloutSection
+    objective: ObjectiveSection
     evaluation: EvalSection
     context: RunContext
     cursor: Cursor
@@ -129,7 +131,7 @@ class Session:
         decided about it."""
         saving = asyncio.create_task(self.save(collection))
         try:
-            samples = self.samples(collection)
+            samples = await self.samples(collection)
             steps = await self.trainer.train(samples) if samples else []
         except BaseException as error:
             try:
@@ -158,14 +160,21 @@ class Session:
         groups.sort(key=lambda saved: saved.group.group_index)
         return await asyncio.to_thread(save_groups, self.context.output, collection.rollout_id, groups)
 
-    def samples(self, collection: Collection) -> list[Sample]:
+    async def samples(self, collection: Collection) -> list[Sample]:
         """What the trainer gets: the samples of the groups that passed, in the order of dispatch."""
-        size = self.rollout.n_samples_per_prompt
-        return [
-            sample
-            for place, group in zip(collection.places(), collection.passed, strict=True)
-            for sample in group_samples(group, self.advantage, first_slot=place * size)
-        ]
+        slots = [place * self.rollout.n_samples_per_prompt for place in collection.places()]
+        penalties = None
+        if self.objective.kl_coef:
+            scored = unweighted_samples(collection.passed, slots)
+            references = await self.trainer.reference_logprobs(scored) if scored else []
+            penalties = kl_penalties(scored, references, self.objective.kl_coef)
+        return collection_samples(
+            collection.passed,
+            slots,
+            self.advantage,
+            mask_truncated=self.objective.mask_truncated_completions,
+            penalties=penalties,
+        )
 
     def _consume(self, collection: Collection, traces: int) -> None:
         """Ends every dispatch of a collection that was trained on, and marks its file, which holds `traces`, whole."""

@@ -77,6 +77,44 @@ def test_the_two_aggregations_differ_on_unequal_lengths(model):
     assert ((first - second).norm() / first.norm()).item() > 1e-2
 
 
+@pytest.mark.parametrize("options", [{"policy_loss": "gspo"}, {"policy_loss": "cispo"}, {"constant_length": 32}])
+def test_every_loss_is_independent_of_the_cut(model, options):
+    """Also where ratios differ from 1."""
+    samples = samples_of()
+    gradients = []
+    for rows in (8, 3):
+        trainer = trainer_of(model, Recipe(**options))
+        old = [torch.full((step_totals([sample]).tokens,), -4.2) for sample in samples]
+        batches = micro_batches(samples, None, rows)
+        olds = [torch.cat([old[index] for index in batch.order]) for batch in batches]
+        metrics = trainer.accumulate_gradients(batches, step_totals(samples), olds)
+        assert abs(metrics["ratio"] - 1) > 1e-2
+        gradients.append(torch.cat([parameter.grad.flatten() for parameter in trainer.model.parameters()]))
+    assert ((gradients[0] - gradients[1]).norm() / gradients[0].norm()).item() < 1e-5
+    assert gradients[0].norm() > 0
+
+
+def test_a_constant_length_scales_the_whole_step(model):
+    samples = samples_of()
+    single, double = (gradient(model, samples, 8, Recipe(constant_length=length)) for length in (16, 32))
+    assert torch.allclose(single, 2 * double, atol=1e-6)
+
+
+def test_responses_without_loss_count_in_no_denominator(model):
+    silent = Sample([3, 4, 5], [True, False, False], [-1.0, 0.0, 0.0], 1.0, 0.0, 0, 0, 9)
+    samples = samples_of()
+    assert step_totals([*samples, silent]) == step_totals(samples)
+    for recipe in (Recipe(), Recipe(calculate_per_token_loss=True), Recipe(constant_length=8)):
+        plain, beside = gradient(model, samples, 9, recipe), gradient(model, [*samples, silent], 9, recipe)
+        assert ((plain - beside).norm() / plain.norm()).item() < 1e-5
+
+
+def test_a_reference_for_the_reward_alone_adds_nothing_to_the_loss(model):
+    reference = copy.deepcopy(model).requires_grad_(False)
+    trainer = PolicyTrainer(copy.deepcopy(model), reference, 1.0, Recipe(), None, SETTINGS)
+    assert "kl" not in trainer.train_collection(samples_of())[0]
+
+
 def test_cuts_hold_every_sample_once_and_keep_the_budget():
     lengths = [random.Random(7).randint(1, 50) for _ in range(40)] + [500]
     batches = cut(lengths, 128, None)

@@ -47,8 +47,10 @@ class MicroBatch:
 
 
 def step_totals(samples: Sequence[Sample]) -> StepTotals:
-    """The denominators of a step. The first token of a sequence is never predicted, so it never counts."""
-    return StepTotals(responses=len(samples), tokens=sum(sum(sample.loss_mask[1:]) for sample in samples))
+    """The denominators of a step: what carries loss. The first token of a sequence is never predicted, so it never
+    counts."""
+    lengths = [sum(sample.loss_mask[1:]) for sample in samples]
+    return StepTotals(responses=sum(length > 0 for length in lengths), tokens=sum(lengths))
 
 
 def cut(lengths: Sequence[int], max_tokens: int | None, rows: int | None) -> list[list[int]]:

@@ -16,7 +16,7 @@ from reroll.traces.samples import optimizer_steps
 from reroll.training.batching import MicroBatch, micro_batches, step_totals
 from reroll.training.logprobs import PolicyHead, token_logprobs
 from reroll.training.objective import Recipe, StepTotals, policy_objective, token_weights
-from reroll.training.schedule import DecayStyle, learning_rate
+from reroll.training.schedule import DecayShape, DecayStyle, learning_rate
 
 
 @dataclass(frozen=True)
@@ -37,6 +37,9 @@ class StepSettings:
     adam_eps: float
     clip_grad: float
     use_rollout_logprobs: bool
+    warmup_init: float = 0.0
+    wsd_decay_steps: int = 0
+    wsd_decay_style: DecayShape = "linear"
 
 
 class PolicyTrainer:
@@ -95,6 +98,9 @@ class PolicyTrainer:
             self.settings.lr_decay_style,
             self.settings.warmup_steps,
             self.settings.decay_steps,
+            self.settings.warmup_init,
+            self.settings.wsd_decay_steps,
+            self.settings.wsd_decay_style,
         )
         for group in self.optimizer.param_groups:
             group["lr"] = rate
@@ -137,7 +143,8 @@ class PolicyTrainer:
             current_N = logprobs_N.detach()
             old_N = current_N if old is None else old[index]
             reference_N = self._reference_logprobs(batch)
-            weights_N = token_weights(batch.row_N, batch.rows, totals, self.recipe.calculate_per_token_loss)
+            per_token, constant = self.recipe.calculate_per_token_loss, self.recipe.constant_length
+            weights_N = token_weights(batch.row_N, batch.rows, totals, per_token, constant)
             loss, metrics = policy_objective(
                 logprobs_N=logprobs_N,
                 entropy_N=entropy_N,
@@ -148,6 +155,8 @@ class PolicyTrainer:
                 correction_N=self._correction(old_N, batch),
                 reference_logprobs_N=reference_N,
                 recipe=self.recipe,
+                response_N=batch.row_N,
+                mean_weights_N=None if constant is None else token_weights(batch.row_N, batch.rows, totals, True),
             )
             loss.backward()  # type: ignore[no-untyped-call]
             for name, value in metrics.items():
@@ -157,7 +166,7 @@ class PolicyTrainer:
         return dict(sums)
 
     def _reference_logprobs(self, batch: MicroBatch) -> Tensor | None:
-        if self.reference is None or self.reference_head is None:
+        if self.reference is None or self.reference_head is None or not self.recipe.kl_loss_coef:
             return None
         with torch.no_grad():
             return token_logprobs(self.reference, self.reference_head, batch)[0]

@@ -50,6 +50,11 @@ class Trainer:
         found: list[list[float]] = await self.worker.call("logprobs", samples)
         return found
 
+    async def reference_logprobs(self, samples: list[Sample]) -> list[list[float]]:
+        """The same of the starting checkpoint, where the recipe keeps it."""
+        found: list[list[float]] = await self.worker.call("reference_logprobs", samples)
+        return found
+
 
 def require_training_extra() -> None:
     """RerollError unless what the worker imports is installed."""
@@ -66,14 +71,16 @@ async def start_trainer(
     temperature: float,
     global_batch_size: int,
     total_steps: int,
+    constant_length: int | None,
     correction: Selection | None,
     seed: int,
     log: Path,
 ) -> Trainer:
     """Starts the worker and loads the model."""
     objective, section = run.get(ObjectiveSection), run.get(TrainerSection)
-    names = ("eps_clip", "eps_clip_high", "eps_clip_c", "calculate_per_token_loss", "entropy_coef")
+    names = ("policy_loss", "eps_clip", "eps_clip_high", "eps_clip_c", "calculate_per_token_loss", "entropy_coef")
     recipe = {name: getattr(objective, name) for name in (*names, "kl_loss_coef", "kl_loss_type")}
+    recipe["constant_length"] = constant_length
     copied = ("lr", "min_lr", "lr_decay_style", "weight_decay", "adam_beta1", "adam_beta2", "adam_eps", "clip_grad")
     settings = {name: getattr(section, name) for name in copied} | {
         "global_batch_size": global_batch_size,
@@ -82,6 +89,9 @@ async def start_trainer(
         "warmup_steps": section.warmup_steps(total_steps),
         "decay_steps": section.decay_steps(total_steps),
         "use_rollout_logprobs": objective.use_rollout_logprobs,
+        "warmup_init": section.lr_warmup_init,
+        "wsd_decay_steps": section.lr_wsd_decay_iters or 0,
+        "wsd_decay_style": section.lr_wsd_decay_style or "linear",
     }
     spec = WorkerSpec(
         name="trainer",
@@ -92,7 +102,7 @@ async def start_trainer(
             "recipe": recipe,
             "settings": settings,
             "correction": _correction(run, correction),
-            "use_reference": objective.use_kl_loss,
+            "use_reference": objective.needs_reference,
             "seed": seed,
             "threads": section.threads,
         },

@@ -14,7 +14,7 @@ from reroll.api import Sample, WeightBucket
 from reroll.models.digest import state_digest
 from reroll.models.load import load_model
 from reroll.training.batching import micro_batches, step_totals
-from reroll.training.logprobs import token_logprobs
+from reroll.training.logprobs import PolicyHead, token_logprobs
 from reroll.training.objective import Recipe
 from reroll.training.step import PolicyTrainer, StepSettings
 from reroll.workers.serve import load_target
@@ -67,11 +67,19 @@ class TrainerWorker:
 
     def logprobs(self, samples: list[Sample]) -> list[list[float]]:
         """Current log-probability of each token that carries loss, by sample."""
+        return self._logprobs(self.trainer.model, self.trainer.head, samples)
+
+    def reference_logprobs(self, samples: list[Sample]) -> list[list[float]]:
+        """The same of the frozen copy of the starting checkpoint."""
+        assert self.trainer.reference_head is not None, "the recipe keeps no reference"
+        return self._logprobs(self.trainer.reference, self.trainer.reference_head, samples)
+
+    def _logprobs(self, model: Any, head: PolicyHead, samples: list[Sample]) -> list[list[float]]:
         settings = self.trainer.settings
         found: list[list[float]] = [[] for _ in samples]
         with torch.no_grad():
             for batch in micro_batches(samples, settings.max_tokens, settings.rows):
-                logprobs_N, _ = token_logprobs(self.trainer.model, self.trainer.head, batch)
+                logprobs_N, _ = token_logprobs(model, head, batch)
                 for row, value in zip(batch.row_N.tolist(), logprobs_N.tolist(), strict=True):
                     found[batch.order[row]].append(value)
         return found
