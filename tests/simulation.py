@@ -51,6 +51,7 @@ from reroll.serving.router import LeastLoadedRouter
 from reroll.session import Session
 from reroll.tasks.cursor import Cursor
 from reroll.training.advantages import Grpo
+from reroll.training.config import ObjectiveSection
 
 
 @dataclass(frozen=True)
@@ -468,6 +469,7 @@ def make_session(run, writers):
     held_out = EvalSet(name="held-out", task_set=Selection(name="simulated"))
     session = WatchedSession(
         rollout=rollout,
+        objective=ObjectiveSection(),
         evaluation=EvalSection(eval_interval=scenario.eval_interval),
         context=CONTEXT,
         cursor=cursor,

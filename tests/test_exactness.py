@@ -21,7 +21,7 @@ def test_trainer_and_engine_give_equal_log_probabilities(run_file, tmp_path, tem
         async with session_of(run_file(), tmp_path / "out", *overrides) as session:
             async with session.producing():
                 collection = await session.collect()
-            samples = session.samples(collection)
+            samples = await session.samples(collection)
             together = await session.trainer.logprobs(samples)
             alone = [(await session.trainer.logprobs([sample]))[0] for sample in samples]
             padded = await session.trainer.logprobs([longer(sample) for sample in samples] + samples)

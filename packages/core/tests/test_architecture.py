@@ -26,13 +26,21 @@ LAYERS = [
 """Lowest first. A room imports rooms below it, and itself."""
 
 WORKER_MODULES = {
-    "models/load.py",
-    "models/gguf.py",
     "models/digest.py",
+    "models/gguf.py",
+    "models/load.py",
+    "models/sharded.py",
+    "training/attention.py",
     "training/batching.py",
+    "training/checkpoint.py",
     "training/logprobs.py",
     "training/objective.py",
+    "training/policy.py",
+    "training/ranks.py",
+    "training/scoring.py",
+    "training/sharding.py",
     "training/step.py",
+    "training/tensors.py",
     "training/worker.py",
 }
 """Modules that bring torch. Everything else must be importable in a controller; in `serving/local`, what `engine.py`

@@ -31,7 +31,14 @@ from reroll.config.run import RunSection
 from reroll.models.config import ModelSection
 from reroll.models.files import ModelFiles, resolve_model
 from reroll.placement.config import PlacementSection
-from reroll.plan import collection_size, correction, global_batch_size, scoring_reasons, updates_per_collection
+from reroll.plan import (
+    collection_size,
+    constant_length,
+    correction,
+    global_batch_size,
+    scoring_reasons,
+    total_steps,
+)
 from reroll.publication.publisher import Publisher
 from reroll.reporting.config import OutputSection, TrackersSection
 from reroll.reporting.display import Display
@@ -120,6 +127,7 @@ async def open_session(
             maker=maker,
             producer=_producer(run, cursor, maker, events, publisher),
             events=events,
+            objective=run.get(ObjectiveSection),
             advantage=run.make("advantages", run.get(ObjectiveSection).advantage_estimator),
             evaluators=[
                 Evaluator(item, run.make("task_sets", item.task_set), maker, rollout)
@@ -225,7 +233,8 @@ async def _start_trainer(
         model_directory=files.directory,
         temperature=rollout.temperature,
         global_batch_size=global_batch_size(run),
-        total_steps=rollout.num_rollout * updates_per_collection(run),
+        total_steps=total_steps(run),
+        constant_length=constant_length(run),
         correction=correction(run),
         scoring_pass=bool(scoring_reasons(run)),
         seed=seed,

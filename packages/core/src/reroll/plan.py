@@ -48,6 +48,7 @@ def scoring_reasons(run: LoadedRunFile) -> list[str]:
     reasons = {
         "trainer.scoring_pass_required": trainer.scoring_pass_required,
         f"{updates} optimizer steps a collection": updates > 1,
+        "objective.kl_coef": objective.kl_coef > 0,
         "objective.use_kl_loss": objective.use_kl_loss,
         "trainer.disable_dropout = false": not trainer.disable_dropout,
     }
@@ -59,12 +60,35 @@ def scoring_problems(run: LoadedRunFile) -> Iterator[Problem]:
     section = run.get(TrainerSection)
     reasons = scoring_reasons(run)
     for key in ("scoring_check_interval", "scoring_check_tolerance"):
-        if reasons and key in section.model_fields_set:
+        if reasons and getattr(section, key) != type(section).model_fields[key].default:
             yield Problem(
                 f"trainer.{key}",
                 f"does nothing: the scoring pass runs at every collection ({', '.join(reasons)})",
                 "leave it out",
             )
+
+
+def constant_length(run: LoadedRunFile) -> int | None:
+    """What the loss divides every response by, where the advantage estimator wants a constant."""
+    constant = run.get(ObjectiveSection).constant_length(run)
+    return run.get(RolloutSection).rollout_max_response_len if constant else None
+
+
+def total_steps(run: LoadedRunFile) -> int:
+    """Optimizer steps of the run, if every collection is full."""
+    return run.get(RolloutSection).num_rollout * updates_per_collection(run)
+
+
+def schedule_problems(run: LoadedRunFile) -> Iterator[Problem]:
+    """Is there room for warm-up and decay?"""
+    trainer, total = run.get(TrainerSection), total_steps(run)
+    warmup, decay, end = trainer.warmup_steps(total), trainer.lr_wsd_decay_iters, trainer.decay_steps(total)
+    if decay is not None and warmup + decay > end:
+        yield Problem(
+            "trainer.lr_wsd_decay_iters",
+            f"{decay} does not fit beside a warm-up of {_steps(warmup)} into the {_steps(end)} until min_lr",
+            f"set it to {end - warmup} or less" if end > warmup else "shorten the warm-up",
+        )
 
 
 def staleness_problems(run: LoadedRunFile) -> Iterator[Problem]:
@@ -102,6 +126,7 @@ def size_problems(run: LoadedRunFile) -> Iterator[Problem]:
     else:
         yield from staleness_problems(run)
         yield from scoring_problems(run)
+        yield from schedule_problems(run)
     longest = trainer.max_sequence_length
     if longest is not None and longest < rollout.max_context:
         yield Problem(
@@ -129,7 +154,7 @@ def make_plan(run: LoadedRunFile) -> dict[str, Any]:
     rollout, trainer, serving = run.get(RolloutSection), run.get(TrainerSection), run.get(ServingSection)
     run_seed, data_seed, rollout_seed = seeds(run)
     updates = updates_per_collection(run)
-    total = rollout.num_rollout * updates
+    total = total_steps(run)
     objective, asynchronous = run.get(ObjectiveSection), run.get(AsyncSection)
     settings = run.to_toml()
     return {
@@ -175,9 +200,10 @@ def make_plan(run: LoadedRunFile) -> dict[str, Any]:
         "objective": {
             "advantage_estimator": settings["objective"]["advantage_estimator"],
             "correction": chosen.name if (chosen := correction(run)) else None,
-            "aggregation": "per token" if objective.calculate_per_token_loss else "per response",
+            "policy_loss": objective.policy_loss,
+            "aggregation": _aggregation(run),
             "ratio_anchor": "engine" if objective.use_rollout_logprobs else "trainer",
-            "reference_model": objective.use_reference,
+            "reference_model": objective.needs_reference,
         },
         "scoring_pass": {
             "runs": "standalone" if (reasons := scoring_reasons(run)) else "skipped",
@@ -195,3 +221,9 @@ def make_plan(run: LoadedRunFile) -> dict[str, Any]:
             for name, section in run.sections.items()
         },
     }
+
+
+def _aggregation(run: LoadedRunFile) -> str:
+    if (length := constant_length(run)) is not None:
+        return f"per response, divided by {length}"
+    return "per token" if run.get(ObjectiveSection).calculate_per_token_loss else "per response"

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 from reroll.api import (
     Advantage,
@@ -25,6 +26,7 @@ from reroll.reporting.metrics import (
     collection_metrics,
     pipeline_metrics,
     publication_metrics,
+    step_metrics,
     training_metrics,
 )
 from reroll.reporting.summary import Summary
@@ -36,8 +38,9 @@ from reroll.rollouts.events import GroupEvents
 from reroll.rollouts.groups import GroupMaker
 from reroll.rollouts.producer import Producer
 from reroll.tasks.cursor import Cursor
-from reroll.traces.samples import group_samples
+from reroll.traces.samples import collection_samples, unweighted_samples
 from reroll.traces.saved import SavedGroup, mark_complete, save_groups, write_traces
+from reroll.training.config import ObjectiveSection
 from reroll.training.trainer import Trainer
 from reroll.workers.together import first_cause, uninterrupted
 
@@ -47,6 +50,7 @@ class Session:
     """Everything that the loop works with."""
 
     rollout: RolloutSection
+    objective: ObjectiveSection
     evaluation: EvalSection
     context: RunContext
     cursor: Cursor
@@ -124,12 +128,12 @@ class Session:
                 logs = self.context.output / "logs"
                 self.display.warn(f"{error['where']}: {error['message']} (said once; more in {logs})")
 
-    async def train(self, collection: Collection) -> list[dict[str, float]]:
+    async def train(self, collection: Collection) -> list[dict[str, Any]]:
         """Metrics of the collection's optimizer steps. While the trainer works, every trace is saved, whatever was
         decided about it."""
         saving = asyncio.create_task(self.save(collection))
         try:
-            samples = self.samples(collection)
+            samples = await self.samples(collection)
             steps = await self.trainer.train(samples) if samples else []
         except BaseException as error:
             try:
@@ -158,14 +162,18 @@ class Session:
         groups.sort(key=lambda saved: saved.group.group_index)
         return await asyncio.to_thread(save_groups, self.context.output, collection.rollout_id, groups)
 
-    def samples(self, collection: Collection) -> list[Sample]:
+    async def samples(self, collection: Collection) -> list[Sample]:
         """What the trainer gets: the samples of the groups that passed, in the order of dispatch."""
-        size = self.rollout.n_samples_per_prompt
-        return [
-            sample
-            for place, group in zip(collection.places(), collection.passed, strict=True)
-            for sample in group_samples(group, self.advantage, first_slot=place * size)
-        ]
+        slots = [place * self.rollout.n_samples_per_prompt for place in collection.places()]
+        mask_truncated = self.objective.mask_truncated_completions
+        penalties: dict[int, float] = {}
+        if self.objective.kl_coef:
+            scored = unweighted_samples(collection.passed, slots)
+            found = await self.trainer.reference_divergence(scored, keep=not mask_truncated)
+            penalties = {slot: self.objective.kl_coef * value for slot, value in found.items()}
+        return collection_samples(
+            collection.passed, slots, self.advantage, mask_truncated=mask_truncated, penalties=penalties
+        )
 
     def _consume(self, collection: Collection, traces: int) -> None:
         """Ends every dispatch of a collection that was trained on, and marks its file, which holds `traces`, whole."""
@@ -216,7 +224,7 @@ class Session:
                 self._evaluation_seconds += asyncio.get_running_loop().time() - begun
 
     def report(
-        self, collection: Collection, steps: Sequence[dict[str, float]], publication: PublicationReport | None
+        self, collection: Collection, steps: Sequence[dict[str, Any]], publication: PublicationReport | None
     ) -> None:
         """Metrics of one collection to trackers, display and summary."""
         before, now = self._reported, self._totals()
@@ -240,7 +248,9 @@ class Session:
             summary.pause_seconds += publication.pause_seconds
             summary.recompute_seconds += publication.recompute_seconds
             metrics |= publication_metrics(publication)
-        self.trackers.log(self.trainer.version, metrics)
+        for earlier, step in enumerate(steps[:-1], self.trainer.version - len(steps) + 1):
+            self.trackers.log(earlier, step_metrics(step))
+        self.trackers.log(self.trainer.version, {**metrics, **(step_metrics(steps[-1]) if steps else {})})
         self.display.collected(collection.rollout_id + 1, self.trainer.version, metrics)
         assert self._began is not None, "collect() comes first"
         summary.training_wall_seconds = asyncio.get_running_loop().time() - self._began - self._evaluation_seconds

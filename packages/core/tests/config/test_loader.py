@@ -8,7 +8,7 @@ from reroll.api import RunFileError
 from reroll.config import load_run_file
 from reroll.config.run import RunSection
 from reroll.config.toml import line_of
-from reroll.plan import make_plan, size_problems
+from reroll.plan import constant_length, make_plan, size_problems
 from reroll.plugins import load_plugins
 from reroll.rollouts.config import RolloutSection, seeds
 from reroll.training.config import ObjectiveSection, TrainerSection
@@ -138,6 +138,9 @@ def test_sizes_and_lengths_are_checked_against_each_other(tmp_path, plugins):
         ("[objective]\nkl_loss_coef = 0.1\n", "objective.kl_loss_coef"),
         ("[objective]\nuse_kl_loss = true\n", "objective.use_kl_loss"),
         ("[objective]\nuse_rollout_logprobs = true\ncorrection = 'tis'\n", "objective.correction"),
+        ("[objective]\npolicy_loss = 'cispo'\neps_clip_c = 3.0\n", "objective.eps_clip_c"),
+        ("[objective]\ncorrection = { name = 'icepop', icepop_low = 2.0 }\n", "objective.correction"),
+        ("[trainer]\nlr_wsd_decay_iters = 2\n", "trainer"),
         ("[trainer]\nmin_lr = 0.0\nlr_decay_iters = 5\n", "trainer"),
         ("[trainer]\nlr_warmup_iters = 1\nlr_warmup_fraction = 0.1\n", "trainer"),
         ("[eval]\neval_interval = 5\n", "eval.eval_interval"),
@@ -146,6 +149,49 @@ def test_sizes_and_lengths_are_checked_against_each_other(tmp_path, plugins):
 )
 def test_options_that_would_do_nothing_are_refused(tmp_path, plugins, text, key):
     assert key in {problem.key for problem in faults(tmp_path, plugins, GOOD + text)}
+
+
+def test_a_loss_has_one_denominator(tmp_path, plugins):
+    text = GOOD + "[objective]\nadvantage_estimator = 'dr_grpo'\n"
+    (problem,) = faults(tmp_path, plugins, text + "calculate_per_token_loss = true\n")
+    assert problem.key == "objective.calculate_per_token_loss"
+    assert "objective.advantage_estimator = 'dr_grpo'" in str(problem)
+    run = load(tmp_path, plugins, text, "rollout.rollout_max_response_len=96")
+    assert (constant_length(run), make_plan(run)["objective"]["aggregation"]) == (96, "per response, divided by 96")
+    assert constant_length(load(tmp_path, plugins, GOOD)) is None
+
+
+def test_an_unknown_estimator_is_one_fault_beside_the_others(tmp_path, plugins):
+    text = "[objective]\nadvantage_estimator = 'rlo'\ncalculate_per_token_loss = true\nkl_loss_coef = 0.1\n"
+    found = {problem.key: str(problem) for problem in faults(tmp_path, plugins, GOOD + text)}
+    assert set(found) == {"objective.advantage_estimator", "objective.kl_loss_coef"}
+    assert "'rloo'" in found["objective.advantage_estimator"]
+
+
+@pytest.mark.parametrize(
+    ("options", "remedy"),
+    [
+        ({"lr_wsd_decay_iters": 9, "lr_warmup_iters": 2}, "set it to 8 or less"),
+        ({"lr_wsd_decay_iters": 4, "lr_warmup_fraction": 0.5, "lr_decay_iters": 6}, "set it to 3 or less"),
+        ({"lr_wsd_decay_iters": 1, "lr_warmup_iters": 10}, "shorten the warm-up"),
+        ({"lr_wsd_decay_iters": 8, "lr_warmup_iters": 2}, None),
+    ],
+)
+def test_warm_up_and_decay_fit_into_the_run(tmp_path, plugins, options, remedy):
+    text = GOOD + "[rollout]\nnum_rollout = 10\n"
+    overrides = ["trainer.lr_decay_style='wsd'", *(f"trainer.{key}={value}" for key, value in options.items())]
+    if remedy is None:
+        assert load(tmp_path, plugins, text, *overrides)
+        return
+    (problem,) = faults(tmp_path, plugins, text, *overrides)
+    assert problem.key.endswith("trainer.lr_wsd_decay_iters")
+    assert remedy in problem.remedy
+
+
+def test_a_penalty_in_the_reward_keeps_the_reference(tmp_path, plugins):
+    objective = load(tmp_path, plugins, GOOD, "objective.kl_coef=0.1").get(ObjectiveSection)
+    assert (objective.use_kl_loss, objective.needs_reference) == (False, True)
+    assert not ObjectiveSection().needs_reference
 
 
 def test_toml_syntax_names_the_line(tmp_path, plugins):

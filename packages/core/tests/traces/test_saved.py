@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from reroll.api import Decision, Group, Node, RenderedPrompt, Task, Trace, Verdict, VersionSpan
-from reroll.traces.samples import group_samples, optimizer_steps
+from reroll.traces.samples import collection_samples, optimizer_steps
 from reroll.traces.saved import (
     SavedGroup,
     SavedRolloutError,
@@ -83,7 +83,7 @@ def test_a_bad_line_is_named(tmp_path, line, message):
 
 def test_samples_keep_ids_as_sampled_and_leave_failures_out():
     group = group_of([1.0, None, 0.0, 0.5])
-    samples = group_samples(group, Grpo(), first_slot=8)
+    samples = collection_samples([group], [8], Grpo())
     assert [sample.slot for sample in samples] == [8, 10, 11]
     assert [sample.advantage for sample in samples] == [0.5, -0.5, 0.0]
     assert samples[0].token_ids == [1, 2, 3, 5, 6]
@@ -92,20 +92,8 @@ def test_samples_keep_ids_as_sampled_and_leave_failures_out():
     assert samples[0].weight_version == 4
 
 
-def test_equal_rewards_have_exactly_no_advantage():
-    for normalised in (True, False):
-        grpo = Grpo(Grpo.Config(grpo_std_normalization=normalised))
-        assert grpo.advantages([0.1] * 7) == [0.0] * 7
-        assert grpo.advantages([0.3]) == [0.0]
-
-
-def test_std_normalisation_is_the_unbiased_one():
-    grpo = Grpo(Grpo.Config(grpo_std_normalization=True))
-    assert grpo.advantages([0.0, 1.0]) == pytest.approx([-0.5 / (0.5**0.5 + 1e-6), 0.5 / (0.5**0.5 + 1e-6)])
-
-
 def test_steps_are_cut_by_slot_and_empty_ones_dropped():
-    samples = group_samples(group_of([1.0, 0.0]), Grpo(), 0) + group_samples(group_of([1.0, 0.0]), Grpo(), 6)
+    samples = collection_samples([group_of([1.0, 0.0]), group_of([1.0, 0.0])], [0, 6], Grpo())
     assert [[sample.slot for sample in step] for step in optimizer_steps(samples, 2)] == [[0, 1], [6, 7]]
 
 

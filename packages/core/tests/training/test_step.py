@@ -10,12 +10,12 @@ from reroll.api import Sample, TrainingError
 from reroll.models.load import load_model
 from reroll.training import logprobs as logprobs_module
 from reroll.training.batching import micro_batch
-from reroll.training.cut import MicroBatchRule, cut, cut_collection
+from reroll.training.cut import MicroBatchRule, cut, cut_collection, step_totals
 from reroll.training.logprobs import PolicyHead, token_logprobs
 from reroll.training.objective import Recipe
 from reroll.training.policy import Policy
 from reroll.training.ranks import Ranks
-from reroll.training.scoring import ScoringRule
+from reroll.training.scoring import ScoringRule, StepScores
 from reroll.training.step import PolicyTrainer, StepSettings
 
 SETTINGS = StepSettings(
@@ -95,6 +95,44 @@ def test_the_two_aggregations_differ_on_unequal_lengths(model):
     samples = samples_of()
     first, second = (gradient(model, samples, 8, Recipe(calculate_per_token_loss=flag)) for flag in (True, False))
     assert ((first - second).norm() / first.norm()).item() > 1e-2
+
+
+@pytest.mark.parametrize("options", [{"policy_loss": "gspo"}, {"policy_loss": "cispo"}, {"constant_length": 32}])
+def test_every_loss_is_independent_of_the_cut(model, options):
+    """Also where ratios differ from 1."""
+    samples = samples_of()
+    gradients = []
+    for rows in (8, 3):
+        trainer = trainer_of(model, Recipe(**options))
+        (step,) = cut_collection(samples, 8, 1, rows_of(rows))[0]
+        batches = trainer.micro_batches(step)
+        scores = StepScores([torch.full_like(batch.rollout_logprobs_N, -4.2) for batch in batches], None)
+        metrics = trainer.accumulate_gradients(batches, step.totals, scores)
+        assert abs(metrics["ratio"] - 1) > 1e-2
+        gradients.append(torch.cat([parameter.grad.flatten() for parameter in trainer.policy.parameters()]))
+    assert ((gradients[0] - gradients[1]).norm() / gradients[0].norm()).item() < 1e-5
+    assert gradients[0].norm() > 0
+
+
+def test_a_constant_length_scales_the_whole_step(model):
+    samples = samples_of()
+    single, double = (gradient(model, samples, 8, Recipe(constant_length=length)) for length in (16, 32))
+    assert torch.allclose(single, 2 * double, atol=1e-6)
+
+
+def test_responses_without_loss_count_in_no_denominator(model):
+    silent = Sample([3, 4, 5], [True, False, False], [-1.0, 0.0, 0.0], 1.0, 0.0, 0, 0, 9)
+    samples = samples_of()
+    assert step_totals([*samples, silent]) == step_totals(samples)
+    for recipe in (Recipe(), Recipe(calculate_per_token_loss=True), Recipe(constant_length=8)):
+        plain, beside = gradient(model, samples, 9, recipe), gradient(model, [*samples, silent], 9, recipe)
+        assert ((plain - beside).norm() / plain.norm()).item() < 1e-5
+
+
+def test_a_reference_for_the_reward_alone_adds_nothing_to_the_loss(model):
+    reference = copy.deepcopy(model).requires_grad_(False)
+    trainer = trainer_of(model, reference=reference, standalone=True)
+    assert "kl" not in train(trainer, samples_of())[0]
 
 
 def test_cuts_hold_every_sample_once_and_keep_the_budget():

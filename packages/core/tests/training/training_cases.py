@@ -7,7 +7,7 @@ from pathlib import Path
 from reroll.api import Sample
 from reroll.config import load_run_file
 from reroll.placement.local import LocalPlacement
-from reroll.plan import correction, global_batch_size, scoring_reasons
+from reroll.plan import constant_length, correction, global_batch_size, scoring_reasons
 from reroll.plugins import load_plugins
 from reroll.training.trainer import start_trainer
 
@@ -65,6 +65,7 @@ async def ranks_of(folder, model, size, *overrides, steps=100):
             temperature=1.0,
             global_batch_size=global_batch_size(run),
             total_steps=steps,
+            constant_length=constant_length(run),
             correction=correction(run),
             scoring_pass=bool(scoring_reasons(run)),
             seed=0,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from reroll.api.component import Component
 
@@ -13,11 +13,20 @@ if TYPE_CHECKING:
 
 
 class Advantage(Component):
-    """Rewards of one group → advantages of its responses."""
+    """Rewards of a collection's groups → advantages of their responses."""
+
+    constant_length: ClassVar[bool] = False
+    """True: the loss divides each response by one constant, `rollout.rollout_max_response_len`, in place of its own
+    length."""
 
     @abstractmethod
     def advantages(self, rewards: Sequence[float]) -> list[float]:
-        """One advantage a reward, in order; equal rewards must give exactly 0."""
+        """One advantage a reward of one group, in order; equal rewards must give exactly 0."""
+
+    def batch(self, groups: Sequence[Sequence[float]]) -> list[list[float]]:
+        """The same for every group of a collection at once, which is what the runtime asks for. An estimator that
+        looks beyond a group overrides it."""
+        return [self.advantages(rewards) for rewards in groups]
 
 
 class Correction(Component):

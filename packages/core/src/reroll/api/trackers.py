@@ -16,8 +16,9 @@ class Tracker(Component):
     def open(self, context: RunContext) -> None: ...
 
     @abstractmethod
-    def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        """`step` is the number of completed optimizer steps; metric names have the form `room/name`."""
+    def log(self, step: int, metrics: Mapping[str, float | str]) -> None:
+        """`step` is the number of completed optimizer steps; metric names have the form `room/name`. Nearly all values
+        are numbers; a word says which of a few ways was taken, such as `train/scoring_pass`."""
 
     def close(self) -> None:
         """Writes what is pending."""

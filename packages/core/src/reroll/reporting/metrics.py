@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, pstdev
+from typing import Any
 
 from reroll.api import Decision, Group, PublicationReport
 
@@ -73,12 +74,17 @@ def pipeline_metrics(ledger: Mapping[str, int], retried: int) -> dict[str, float
     return {f"groups/{name}": float(count) for name, count in ledger.items()} | {"groups/retried": float(retried)}
 
 
-def training_metrics(steps: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Of the optimizer steps of one collection: their means."""
+def step_metrics(step: Mapping[str, Any]) -> dict[str, float | str]:
+    """Of one optimizer step."""
+    return {f"train/{name}": value for name, value in step.items()}
+
+
+def training_metrics(steps: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Of the optimizer steps of one collection together."""
     if not steps:
         return {}
     seconds = sum(step["seconds"] for step in steps)
-    return {f"train/{name}": fmean(step[name] for step in steps) for name in steps[0]} | {
+    return {
         "throughput/trained_tokens_per_second": sum(step["forward_tokens"] for step in steps) / seconds,
         "throughput/training_seconds": seconds,
     }

@@ -23,7 +23,7 @@ class JsonlTracker(Tracker):
     def open(self, context: RunContext) -> None:
         self._file = (context.output / "metrics.jsonl").open("a", encoding="utf-8")
 
-    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+    def log(self, step: int, metrics: Mapping[str, float | str]) -> None:
         assert self._file is not None, "open() comes first"
         self._file.write(json.dumps({"step": step, "time": time.time(), **metrics}) + "\n")
         self._file.flush()
@@ -42,7 +42,7 @@ class Trackers:
     def open(self, context: RunContext) -> None:
         self._tell(lambda tracker: tracker.open(context))
 
-    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+    def log(self, step: int, metrics: Mapping[str, float | str]) -> None:
         self._tell(lambda tracker: tracker.log(step, metrics))
 
     def close(self) -> None:

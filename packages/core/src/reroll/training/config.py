@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from reroll.api import ConfigSection, Hook, Problem, RunFile, Selection
+from reroll.training.schedule import DecayShape, DecayStyle
 
 
 class ObjectiveSection(ConfigSection):
@@ -16,14 +17,21 @@ class ObjectiveSection(ConfigSection):
     advantage_estimator: Annotated[Selection, Hook("advantages")] = Selection(name="grpo")
     """Rewards of a group → advantages. `{ name = "grpo", grpo_std_normalization = true }` divides by the group's
     standard deviation; it is off by default."""
+    policy_loss: Literal["ppo", "gspo", "cispo"] = "ppo"
+    """"ppo" clips the ratio of each token; "gspo" the geometric mean of a response's ratios, which needs much smaller
+    bounds (eps_clip = 3e-4, eps_clip_high = 4e-4 in its paper); "cispo" weighs each token's log-probability by its
+    clipped ratio, so that a clipped token still teaches."""
     eps_clip: float = Field(0.2, ge=0, lt=1)
     """The policy ratio is clipped below at 1 - eps_clip."""
     eps_clip_high: float = Field(0.28, ge=0)
     """The policy ratio is clipped above at 1 + eps_clip_high."""
     eps_clip_c: float | None = Field(None, gt=1)
-    """Dual clip: a token of negative advantage A loses at most -eps_clip_c·A. Off by default."""
+    """Dual clip: a token of negative advantage A loses at most -eps_clip_c·A. Off by default; not for "cispo"."""
     calculate_per_token_loss: bool = False
     """True: every token of the step weighs the same. False: every response does."""
+    mask_truncated_completions: bool = False
+    """True: responses that were cut off at the length limit are not trained on. Their rewards count in the advantages
+    of their group all the same."""
     entropy_coef: float = Field(0.0, ge=0)
     """Weight of the entropy bonus."""
     use_kl_loss: bool = False
@@ -32,6 +40,9 @@ class ObjectiveSection(ConfigSection):
     """Weight of that penalty; needs use_kl_loss."""
     kl_loss_type: Literal["k1", "k2", "k3", "low_var_kl"] = "low_var_kl"
     """Estimator of the distance."""
+    kl_coef: float = Field(0.0, ge=0)
+    """KL penalty in the reward: kl_coef times the response's summed log-ratio to the starting checkpoint (k1, of the
+    engine's log-probabilities) is taken off its reward before advantages."""
     use_rollout_logprobs: bool = False
     """True: the policy ratio's denominator is the engine's log-probability. False: the trainer's own score at the
     start of the collection."""
@@ -40,16 +51,26 @@ class ObjectiveSection(ConfigSection):
     "tis" with async.fully_async, unless use_rollout_logprobs is set, and none otherwise; "none" switches it off."""
 
     @property
-    def use_reference(self) -> bool:
-        """Whether a frozen copy of the starting checkpoint is kept."""
-        return self.use_kl_loss
+    def needs_reference(self) -> bool:
+        """Whether the starting checkpoint is scored as well."""
+        return self.use_kl_loss or self.kl_coef > 0
+
+    def constant_length(self, run: RunFile) -> bool:
+        """Whether the advantage estimator wants every response divided by the same length."""
+        return bool(getattr(run.component("advantages", self.advantage_estimator.name), "constant_length", False))
 
     def recipe(self) -> dict[str, Any]:
-        """Keyword arguments of `Recipe`."""
-        names = ("eps_clip", "eps_clip_high", "eps_clip_c", "calculate_per_token_loss", "entropy_coef")
+        """Keyword arguments of `Recipe`, but for the constant length."""
+        names = ("policy_loss", "eps_clip", "eps_clip_high", "eps_clip_c", "calculate_per_token_loss", "entropy_coef")
         return {name: getattr(self, name) for name in (*names, "kl_loss_coef", "kl_loss_type")}
 
     def problems(self, run: RunFile) -> Iterator[Problem]:
+        if self.policy_loss == "cispo" and self.eps_clip_c is not None:
+            yield Problem(
+                "objective.eps_clip_c",
+                f'is {self.eps_clip_c}, but policy_loss = "cispo" has no dual clip: its weights are bounded already',
+                'leave it out, or set objective.policy_loss to "ppo" or "gspo"',
+            )
         if self.use_kl_loss and not self.kl_loss_coef:
             yield Problem(
                 "objective.use_kl_loss",
@@ -67,6 +88,14 @@ class ObjectiveSection(ConfigSection):
                 "objective.correction",
                 "does nothing beside use_rollout_logprobs = true: the ratio is then taken to the engine already",
                 "leave one of the two out",
+            )
+        # Last: an estimator that does not exist ends the check.
+        if self.calculate_per_token_loss and self.constant_length(run):
+            yield Problem(
+                "objective.calculate_per_token_loss",
+                f"is true, but objective.advantage_estimator = {self.advantage_estimator.name!r} divides every "
+                "response by one constant length: a loss has one denominator",
+                "leave calculate_per_token_loss out, or choose another objective.advantage_estimator",
             )
 
 
@@ -123,14 +152,20 @@ class TrainerSection(ConfigSection):
     """Peak learning rate."""
     min_lr: float = Field(0.0, ge=0)
     """Learning rate at the end of the decay."""
-    lr_decay_style: Literal["constant", "linear", "cosine"] = "constant"
-    """How the rate falls after warm-up."""
+    lr_decay_style: DecayStyle = "constant"
+    """How the rate falls after warm-up; "wsd" (warm-up, stable, decay) only over the last lr_wsd_decay_iters steps."""
     lr_decay_iters: int | None = Field(None, gt=0)
     """Optimizer steps until min_lr, warm-up included; by default the whole run."""
     lr_warmup_iters: int | None = Field(None, ge=0)
     """Optimizer steps over which the rate rises."""
     lr_warmup_fraction: float | None = Field(None, ge=0, le=1)
     """The same, as a part of lr_decay_iters."""
+    lr_warmup_init: float = Field(0.0, ge=0)
+    """Learning rate that warm-up starts from."""
+    lr_wsd_decay_iters: int | None = Field(None, gt=0)
+    """With "wsd": steps before lr_decay_iters, or before the run's last, over which the rate falls to min_lr."""
+    lr_wsd_decay_style: DecayShape | None = None
+    """With "wsd": how it falls; by default "linear"."""
     weight_decay: float = Field(0.0, ge=0)
     """AdamW's decay of matrices; norms and biases are not decayed."""
     adam_beta1: float = Field(0.9, ge=0, lt=1)
@@ -160,6 +195,27 @@ class TrainerSection(ConfigSection):
             raise ValueError(
                 f"lr_warmup_iters = {self.lr_warmup_iters} is above lr_decay_iters = {self.lr_decay_iters}"
             )
+        if self.lr_warmup_init and not (self.lr_warmup_iters or self.lr_warmup_fraction):
+            raise ValueError(
+                f"lr_warmup_init = {self.lr_warmup_init} does nothing without a warm-up: give lr_warmup_iters or "
+                "lr_warmup_fraction, or leave it out"
+            )
+        if self.lr_warmup_init > self.lr:
+            raise ValueError(f"lr_warmup_init = {self.lr_warmup_init} is above lr = {self.lr}")
+        return self
+
+    @model_validator(mode="after")
+    def _wsd(self) -> TrainerSection:
+        if self.lr_decay_style == "wsd":
+            if self.lr_wsd_decay_iters is None:
+                raise ValueError('lr_decay_style = "wsd" needs lr_wsd_decay_iters, the steps over which the rate falls')
+            return self
+        for name in ("lr_wsd_decay_iters", "lr_wsd_decay_style"):
+            if getattr(self, name) is not None:
+                raise ValueError(
+                    f'{name} does nothing with lr_decay_style = "{self.lr_decay_style}": leave it out, or set '
+                    'lr_decay_style = "wsd"'
+                )
         return self
 
     def scoring_rule(self, standalone: bool) -> dict[str, Any]:
@@ -176,6 +232,9 @@ class TrainerSection(ConfigSection):
         return {name: getattr(self, name) for name in (*copied, "max_train_rollout_logprob_abs_diff")} | {
             "warmup_steps": self.warmup_steps(total_steps),
             "decay_steps": self.decay_steps(total_steps),
+            "warmup_init": self.lr_warmup_init,
+            "wsd_decay_steps": self.lr_wsd_decay_iters or 0,
+            "wsd_decay_style": self.lr_wsd_decay_style or "linear",
             "dropout": not self.disable_dropout,
         }
 

@@ -14,13 +14,18 @@ def reroll_config_sections() -> list[type[ConfigSection]]:
 
 @hookimpl
 def reroll_advantages() -> list[type[Advantage]]:
-    from reroll.training.advantages import Grpo
+    from reroll.training.advantages import DrGrpo, Grpo, ReinforcePlusPlusBaseline, Rloo
 
-    return [Grpo]
+    return [Grpo, DrGrpo, Rloo, ReinforcePlusPlusBaseline]
 
 
 @hookimpl
 def reroll_corrections() -> list[type[Correction]]:
-    from reroll.training.corrections import NoCorrection, TruncatedImportanceSampling
+    from reroll.training.corrections import (
+        IcePop,
+        MaskedImportanceSampling,
+        NoCorrection,
+        TruncatedImportanceSampling,
+    )
 
-    return [TruncatedImportanceSampling, NoCorrection]
+    return [TruncatedImportanceSampling, IcePop, MaskedImportanceSampling, NoCorrection]

@@ -17,7 +17,7 @@ from reroll.training.cut import RankStep, StepTotals
 from reroll.training.objective import Recipe, policy_objective, token_weights
 from reroll.training.policy import Policy
 from reroll.training.ranks import Ranks
-from reroll.training.schedule import DecayStyle, learning_rate
+from reroll.training.schedule import DecayShape, DecayStyle, learning_rate
 from reroll.training.scoring import ScoringRule, StepScores
 from reroll.training.tensors import local, whole
 
@@ -39,6 +39,9 @@ class StepSettings:
     adam_eps: float
     clip_grad: float
     use_rollout_logprobs: bool
+    warmup_init: float = 0.0
+    wsd_decay_steps: int = 0
+    wsd_decay_style: DecayShape = "linear"
     packed: bool = False
     dropout: bool = False
     max_train_rollout_logprob_abs_diff: float | None = None
@@ -152,6 +155,9 @@ class PolicyTrainer:
             self.settings.lr_decay_style,
             self.settings.warmup_steps,
             self.settings.decay_steps,
+            self.settings.warmup_init,
+            self.settings.wsd_decay_steps,
+            self.settings.wsd_decay_style,
         )
         for group in self.optimizer.param_groups:
             group["lr"] = rate
@@ -187,6 +193,7 @@ class PolicyTrainer:
             anchored: `scores` are the anchor; otherwise the training forward is, and is compared with them.
         """
         sums: defaultdict[str, float] = defaultdict(float)
+        per_token, constant = self.recipe.calculate_per_token_loss, self.recipe.constant_length
         for index, batch in enumerate(batches):
             logprobs_N, entropy_N = self.policy.logprobs(batch)
             current_N = logprobs_N.detach()
@@ -197,12 +204,14 @@ class PolicyTrainer:
                 old_logprobs_N=batch.rollout_logprobs_N if self.settings.use_rollout_logprobs else old_N,
                 rollout_logprobs_N=batch.rollout_logprobs_N,
                 advantages_N=batch.advantages_N,
-                weights_N=token_weights(
-                    batch.response_N, batch.responses, totals, self.recipe.calculate_per_token_loss
-                ),
+                weights_N=token_weights(batch.response_N, batch.responses, totals, per_token, constant),
                 correction_N=self._correction(old_N, batch),
-                reference_logprobs_N=scores.reference[index] if scores is not None and scores.reference else None,
+                reference_logprobs_N=self._reference_logprobs(scores, index),
                 recipe=self.recipe,
+                response_N=batch.response_N,
+                mean_weights_N=None
+                if constant is None
+                else token_weights(batch.response_N, batch.responses, totals, per_token=True),
             )
             # Sharded gradients are averaged over ranks, and the step's is their sum.
             (loss * self.ranks.size if self.ranks.size > 1 else loss).backward()  # type: ignore[no-untyped-call]
@@ -213,6 +222,12 @@ class PolicyTrainer:
             if scores is not None and not anchored:
                 sums["scoring_gap"] += float((scores.policy[index] - current_N).abs().sum()) / totals.tokens
         return dict(sums)
+
+    def _reference_logprobs(self, scores: StepScores | None, index: int) -> Tensor | None:
+        """For the KL term of the loss; a penalty in the reward has done its work in the advantages."""
+        if scores is None or scores.reference is None or not self.recipe.kl_loss_coef:
+            return None
+        return scores.reference[index]
 
     def _correction(self, old_N: Tensor, batch: MicroBatch) -> Tensor | None:
         if self.correction is None:

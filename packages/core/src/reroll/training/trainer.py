@@ -36,10 +36,13 @@ class Trainer:
         steps: list[dict[str, Any]] = found[0]
         return steps
 
-    async def reference_divergence(self, samples: list[Sample]) -> dict[int, float]:
-        """Scores the collection that is trained on next; by slot, the summed log-ratio `Σ logπ - logπ_ref` of a
-        response's tokens to the reference."""
-        found = await self._call("score", *([steps] for steps in self._cut(samples)))
+    async def reference_divergence(self, samples: list[Sample], keep: bool) -> dict[int, float]:
+        """By slot, the summed log-ratio `Σ logπ - logπ_ref` of a response's tokens to the reference.
+
+        Args:
+            keep: the same samples, with other advantages, are trained on next, and need not be scored again.
+        """
+        found = await self._call("score", *([steps, keep] for steps in self._cut(samples)))
         return {slot: value for part in found for slot, value in part.items()}
 
     async def export_weights(self, directory: Path, bucket_bytes: int) -> list[WeightBucket]:
@@ -138,6 +141,7 @@ async def start_trainer(
     temperature: float,
     global_batch_size: int,
     total_steps: int,
+    constant_length: int | None,
     correction: Selection | None,
     scoring_pass: bool,
     seed: int,
@@ -156,11 +160,11 @@ async def start_trainer(
         address,
         model_directory,
         temperature,
-        objective.recipe(),
+        objective.recipe() | {"constant_length": constant_length},
         section.step_settings(total_steps) | {"use_rollout_logprobs": objective.use_rollout_logprobs},
         section.scoring_rule(scoring_pass),
         _correction(run, correction),
-        objective.use_reference,
+        objective.needs_reference,
         section.activation_checkpointing,
         section.packing,
     )

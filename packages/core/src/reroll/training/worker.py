@@ -109,12 +109,14 @@ class TrainerWorker:
             return False
         return True
 
-    def score(self, steps: list[RankStep]) -> dict[int, float]:
-        """The standalone scoring pass, kept for the `train` that follows; of this rank's samples, by slot, the summed
-        log-ratio to the reference, `Σ logπ - logπ_ref` over the tokens that carry loss."""
-        self._scores = self.trainer.score(steps)
+    def score(self, steps: list[RankStep], keep: bool) -> dict[int, float]:
+        """The standalone scoring pass, kept for the `train` that follows where it is of the same samples; of this
+        rank's samples, by slot, the summed log-ratio to the reference, `Σ logπ - logπ_ref` over the tokens that carry
+        loss."""
+        scored = self.trainer.score(steps)
+        self._scores = scored if keep else None
         found: defaultdict[int, float] = defaultdict(float)
-        for step, scores in zip(steps, self._scores, strict=True):
+        for step, scores in zip(steps, scored, strict=True):
             assert scores.reference is not None, "asked for with a reference only"
             batches = self.trainer.micro_batches(step)
             for cut, batch, ours, theirs in zip(
