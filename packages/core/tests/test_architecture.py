@@ -16,7 +16,7 @@ LAYERS = [
     {"plugins", "config", "workers"},
     {"models"},
     {"tasks", "traces", "serving"},
-    {"rollouts", "training", "publication", "placement", "reporting"},
+    {"rollouts", "training", "publication", "placement", "reporting", "checkpoints"},
     {"plan"},
     {"session", "loop"},
     {"assembly"},

@@ -6,9 +6,10 @@ import math
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError
+from pydantic import BeforeValidator, Field
 
 from reroll.api import Decision, Disposition, Node, RenderedPrompt, Task, Trace, Verdict, VerdictState, VersionSpan
+from reroll.traces.checked import Checked, Table, Text, checked
 
 NOT_FINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
@@ -18,30 +19,9 @@ def _number(value: Any) -> Any:
     return NOT_FINITE.get(value, value) if isinstance(value, str) else value
 
 
-def _text(value: Any) -> str:
-    if not isinstance(value, str):
-        raise ValueError("input should be text")
-    return value
-
-
-def _table(value: Any) -> dict[str, Any]:
-    if not isinstance(value, dict):
-        raise ValueError("input should be a table")
-    return value
-
-
-Text = Annotated[str, PlainValidator(_text)]
-"""Any text that JSON can hold: pydantic's own check refuses lone surrogates."""
-Table = Annotated[dict[str, Any], PlainValidator(_table)]
 Number = Annotated[float, BeforeValidator(_number)]
 Reported = Annotated[Any, BeforeValidator(_number)]
 """A number by contract, from code that nothing holds to it."""
-
-
-class Checked(BaseModel):
-    """Nothing is converted; fields that a later version adds are passed over."""
-
-    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
 
 
 class SavedPrompt(Checked):
@@ -129,8 +109,8 @@ class Line:
     """One saved trace; ValueError names the first field that is not what it must be."""
 
     def __init__(self, record: Mapping[str, Any]) -> None:
-        self._line: SavedLine = _checked(SavedLine, record, "")
-        self.stamp: Stamp = _checked(Stamp, self._line.info.get("reroll"), "info.reroll")
+        self._line: SavedLine = checked(SavedLine, record, "")
+        self.stamp: Stamp = checked(Stamp, self._line.info.get("reroll"), "info.reroll")
 
     def trace(self, task: Task) -> Trace:
         fields = dict(self._line)
@@ -150,21 +130,3 @@ class Line:
         """A field in which the two traces do not say the same of their group."""
         fields = GroupStamp.model_fields
         return next((name for name in fields if getattr(self.stamp, name) != getattr(other.stamp, name)), None)
-
-
-def _checked(model: type[Any], value: Any, prefix: str) -> Any:
-    try:
-        return model.model_validate(value)
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = prefix
-        for part in first["loc"]:
-            where += f"[{part}]" if isinstance(part, int) else f".{part}" if where else part
-        message = first["msg"].removeprefix("Value error, ")
-        given = "" if first["type"] == "missing" else f"{_short(first['input'])}: "
-        raise ValueError(f"{where or 'the line'}: {given}{message[:1].lower()}{message[1:]}") from None
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "…"
