@@ -17,7 +17,7 @@ LAYERS = [
     {"models"},
     {"tasks", "traces", "serving"},
     {"rollouts", "training", "publication", "placement", "reporting", "checkpoints"},
-    {"plan"},
+    {"plan", "launch"},
     {"session", "loop"},
     {"assembly"},
     {"runner"},
