@@ -192,6 +192,7 @@ def test_more_epochs_go_on_where_the_data_had_run_out():
         ({"schema": 2}, r"cursor.schema: 2; this version reads 1"),
         ({"position": 7}, r"cursor.position: 7 is beyond the 6 tasks of 'numbers'"),
         ({"position": -1}, r"cursor.position: -1 is no whole number"),
+        ({"position": 2**64}, r"cursor.position: 18446744073709551616 is no whole number"),
         ({"epoch": "1"}, r"cursor.epoch: '1' is no whole number"),
         ({"epoch": True}, r"cursor.epoch: True"),
         ({"again": None}, r"cursor.again: None is no list"),

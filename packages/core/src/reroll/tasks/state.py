@@ -8,6 +8,8 @@ from typing import Any
 
 from reroll.api import CheckpointError
 
+MOST = 2**62
+
 
 def check_schema(field: str, state: Mapping[str, Any], schema: int) -> None:
     found = entries(field, state).get("schema")
@@ -22,8 +24,8 @@ def entries(field: str, value: Any) -> Mapping[str, Any]:
 
 
 def number(field: str, value: Any) -> int:
-    """A whole number that is not negative."""
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+    """A count: a whole number that is not negative, and that something could have counted to."""
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < MOST:
         raise CheckpointError(f"{field}: {value!r} is no whole number of at least 0")
     return value
 
