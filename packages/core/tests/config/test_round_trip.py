@@ -46,6 +46,11 @@ WITH = {
     "async.capacity_factor": ASYNC,
     "async.max_concurrent_samples": ASYNC,
     "async.unused_samples_handler": ASYNC,
+    "checkpoint.keep_last": {"checkpoint": {"save_interval": 5}},
+    "checkpoint.keep_every": {"checkpoint": {"save_interval": 5}},
+    "checkpoint.async_save": {"checkpoint": {"save_interval": 5}},
+    "launch.max_retries": {"output": {"dir": "runs/one"}},
+    "launch.auto_resume": {"output": {"dir": "runs/one"}},
 }
 """What a key needs beside itself to be accepted, or its value where no general one fits."""
 

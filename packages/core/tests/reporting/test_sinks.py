@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from reroll.api import Decision, Group, RecordWriter, RenderedPrompt, Task, Trace, Tracker
+from reroll.api import CheckpointError, Decision, Group, RecordWriter, RenderedPrompt, Task, Trace, Tracker
 from reroll.reporting.trackers import JsonlTracker, Trackers
 from reroll.rollouts.events import GroupEvents
 
@@ -274,3 +274,32 @@ def test_reasons_are_counted_for_what_did_not_pass():
         events.dispatched()
         events.scored(group(index), decision)
     assert events.filtered == {"zero_variance_1": 2, "0 of 8 responses were scored": 1}
+
+
+def test_restored_events_go_on_counting():
+    before, _ = all_events()
+    before.retried = 3
+    before.dispatched()
+    after = GroupEvents([], RUN)
+    after.restore(json.loads(json.dumps(before.state())))
+    assert (after.filtered, after.retried) == ({"too easy": 1}, 3)
+    assert after.ledger.summary() == before.ledger.summary() | {"in_flight": 0, "returned": 1}
+    assert after.dispatched() == 3
+    after.scored(group(3), Decision("filtered", "too easy"))
+    assert after.filtered == {"too easy": 2}
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"schema": None}, "events.schema: None"),
+        ({"retried": "3"}, "events.retried: '3'"),
+        ({"filtered": []}, r"events.filtered: \[\] is no table"),
+        ({"ledger": {}}, "ledger: the fields aborted, "),
+    ],
+)
+def test_a_state_of_events_that_does_not_fit_changes_nothing(changes, message):
+    events, fresh = all_events()[0], GroupEvents([], RUN)
+    with pytest.raises(CheckpointError, match=message):
+        fresh.restore(events.state() | changes)
+    assert (fresh.ledger.dispatched, fresh.filtered, fresh.retried) == (0, {}, 0)

@@ -14,6 +14,7 @@ from reroll.api.engines import (
     WeightBucket,
 )
 from reroll.api.errors import (
+    CheckpointError,
     EngineError,
     PluginError,
     Problem,
@@ -52,6 +53,7 @@ __all__ = [
     "Admission",
     "Advantage",
     "Anchor",
+    "CheckpointError",
     "CommitCost",
     "Completion",
     "Component",

@@ -54,6 +54,10 @@ class TaskError(RerollError, ValueError):
     """A prompt file or a task set holds something that is not a task."""
 
 
+class CheckpointError(RerollError, ValueError):
+    """A checkpoint is not whole, or what it saved does not fit the run."""
+
+
 class WorkerDied(RerollError):
     """A worker process ended while it was needed.
 

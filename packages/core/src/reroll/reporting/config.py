@@ -13,7 +13,8 @@ class OutputSection(ConfigSection):
     section: ClassVar[str] = "output"
 
     dir: Path | None = None
-    """The run's folder, new or empty; by default a new one, `outputs/<run.name>-<date>-<time>`."""
+    """The run's folder, new or empty, unless launch.auto_resume goes on with the run in it; by default a new one,
+    `outputs/<run.name>-<date>-<time>`."""
     export_hf: bool = False
     """Write the trained model as a Hugging Face directory to `<output>/model` at the end."""
 
@@ -26,12 +27,6 @@ class OutputSection(ConfigSection):
             return
         if not self.dir.is_dir():
             yield Problem("output.dir", f"{str(self.dir)!r} is a file")
-        elif any(self.dir.iterdir()):
-            yield Problem(
-                "output.dir",
-                f"{str(self.dir)!r} is not empty, and a run never writes over another",
-                "give another folder, or leave output.dir out for a new one each time",
-            )
 
 
 class TrackersSection(ConfigSection):

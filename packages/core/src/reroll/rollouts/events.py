@@ -5,11 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from reroll.api import Decision, Disposition, Group, RecordWriter, RunContext, RunFile
 from reroll.tasks.ledger import Ledger
+from reroll.tasks.state import check_schema, counts, entries, number
+
+SCHEMA = 1
 
 logger = logging.getLogger("reroll")
 
@@ -62,6 +65,24 @@ class GroupEvents:
         for group_index in rest:
             self.left(group_index, "returned")
         return len(rest)
+
+    def state(self) -> dict[str, Any]:
+        """What `restore` needs, as JSON."""
+        return {
+            "schema": SCHEMA,
+            "ledger": self.ledger.state(),
+            "filtered": dict(self.filtered),
+            "retried": self.retried,
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Goes on counting from where `state` was taken; what had not ended then was returned. Writers are told
+        nothing: they keep what they know themselves."""
+        check_schema("events", state, SCHEMA)
+        filtered = counts("events.filtered", state.get("filtered"))
+        retried = number("events.retried", state.get("retried"))
+        self.ledger.restore(entries("events.ledger", state.get("ledger")))
+        self.filtered, self.retried = filtered, retried
 
     def metrics(self) -> dict[str, float]:
         """What the writers report."""

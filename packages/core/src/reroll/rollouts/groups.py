@@ -81,7 +81,7 @@ class GroupMaker:
         equal dispatches always make equal batches. A failure of a worker, an engine or a plugin's contract is raised;
         one of a single conversation is kept with its trace.
         """
-        task, rendered, attempt = dispatch
+        task, rendered, attempt, _ = dispatch
         seeds = [
             response_seed(self.rollout_seed, task.key, attempt, sibling, plan.purpose) for sibling in range(plan.size)
         ]

@@ -4,18 +4,32 @@ from __future__ import annotations
 
 import random
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from itertools import islice
+from typing import Any, NamedTuple
 
-from reroll.api import PluginError, PromptFilter, RenderedPrompt, Task, TaskError, TaskSet
+from reroll.api import CheckpointError, PluginError, PromptFilter, RenderedPrompt, Task, TaskError, TaskSet
+from reroll.tasks.state import check_schema, counts, entries, number
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a task was met: the pass over the set, and the task's index; in a streaming set, which one it was."""
+
+    epoch: int
+    index: int
 
 
 class Dispatch(NamedTuple):
-    """A task to dispatch. `attempt` counts its earlier dispatches in this run."""
+    """A task to dispatch. `attempt` counts its earlier dispatches in this run; what no cursor gave has no place."""
 
     task: Task
     rendered: RenderedPrompt
     attempt: int
+    place: Place | None = None
 
 
 class Cursor:
@@ -49,10 +63,17 @@ class Cursor:
         self._epochs = epochs
         self._attempts: Counter[str] = Counter()
         self._given_back: deque[Dispatch] = deque()
+        self._again: deque[Dispatch] = deque()
+        """Dispatches that a checkpoint left unfinished: they come once more as the attempts that they were."""
+        self._epoch = 0
+        self._position = 0
+        """Tasks of this epoch that the walk has passed."""
         self._walk = self._prompts()
 
     def take(self) -> Dispatch | None:
         """The next dispatch, one that was given back before a new one; None when the data has run out."""
+        if self._again:
+            return self._again.popleft()
         found = self._given_back.popleft() if self._given_back else next(self._walk, None)
         if found is None:
             return None
@@ -64,33 +85,109 @@ class Cursor:
         """The task is to be dispatched again, as its next attempt."""
         self._given_back.append(dispatch)
 
+    def state(self, unfinished: Iterable[Dispatch]) -> dict[str, Any]:
+        """What `restore` needs to go on from here, as JSON.
+
+        Args:
+            unfinished: dispatched, but neither trained on nor ended in another way, in the order of their dispatch.
+        """
+        again = [*unfinished, *self._again]
+        return {
+            "schema": SCHEMA,
+            "order": self._order_settings(),
+            "epoch": self._epoch,
+            "position": self._position,
+            "again": [{**_place(item), "attempt": item.attempt} for item in again],
+            "given_back": [_place(item) for item in self._given_back],
+            "attempts": dict(self._attempts),
+            "skipped": dict(self.skipped),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Goes on from where `state` was taken: first come the dispatches that were unfinished, as the same attempts,
+        then those that were given back, then the walk. Asked for before the first take; CheckpointError if the state
+        does not fit the task set."""
+        assert not (self._attempts or self._position or self._epoch), "a cursor is restored before it is used"
+        check_schema("cursor", state, SCHEMA)
+        for key, now in self._order_settings().items():
+            before = entries("cursor.order", state.get("order")).get(key)
+            if before != now:
+                raise CheckpointError(f"cursor.order.{key}: {before!r} in the checkpoint, {now!r} now")
+        epoch, position = number("cursor.epoch", state.get("epoch")), number("cursor.position", state.get("position"))
+        again, given_back = _places("again", state), _places("given_back", state)
+        attempts = [number("cursor.again", item.get("attempt")) for item in state["again"]]
+        tasks = self._tasks_at({place.index for place in (*again, *given_back)}, position)
+        rendered = {index: self._render(task) for index, task in tasks.items()}
+
+        def dispatch(place: Place, attempt: int) -> Dispatch:
+            return Dispatch(tasks[place.index], rendered[place.index], attempt, place)
+
+        self._attempts = counts("cursor.attempts", state.get("attempts"))
+        self.skipped = counts("cursor.skipped", state.get("skipped"))
+        self._again.extend(map(dispatch, again, attempts))
+        self._given_back.extend(dispatch(place, 0) for place in given_back)
+        self._epoch, self._position = epoch, position
+
+    def _order_settings(self) -> dict[str, Any]:
+        """What the order of the walk follows from."""
+        size = self._size()
+        shuffled = self._shuffle and size is not None
+        return {"size": size, "seed": self._seed if shuffled else None, "shuffle": shuffled}
+
+    def _tasks_at(self, indices: set[int], position: int) -> dict[int, Task]:
+        """The tasks at these indices; CheckpointError if the set ends before one of them, or before `position`."""
+        last = max(indices | {position - 1})
+        size = self._size()
+        if size is not None:
+            if last < size:
+                return {index: self._task_set.task(index) for index in indices}
+            length = size
+        else:
+            found, length = {}, 0
+            for index, task in enumerate(islice(self._task_set, last + 1)):
+                length = index + 1
+                if index in indices:
+                    found[index] = task
+            if length > last:
+                return found
+        field = "position" if position > length else "place"
+        beyond = position if position > length else last
+        raise CheckpointError(f"cursor.{field}: {beyond} is beyond the {length} tasks of {self._task_set.name!r}")
+
     def _prompts(self) -> Iterator[Dispatch]:
-        epoch = 0
-        while self._epochs is None or epoch < self._epochs:
-            kept = 0
-            for task in self._order(epoch):
+        while self._epochs is None or self._epoch < self._epochs:
+            kept = self._position > 0  # in mid-epoch the walk stands nowhere but behind a prompt that it gave
+            for index, task in self._order(self._epoch, self._position):
+                self._position += 1
                 rendered = self._render(task)
                 if reason := self._skip(task, rendered):
                     self.skipped[reason] += 1
                     continue
-                kept += 1
-                yield Dispatch(task, rendered, 0)
+                kept = True
+                yield Dispatch(task, rendered, 0, Place(self._epoch, index))
             if not kept:
                 reasons = ", ".join(f"{reason}: {count}" for reason, count in self.skipped.items()) or "it is empty"
                 raise TaskError(f"no task of {self._task_set.name!r} can be dispatched ({reasons})")
-            epoch += 1
+            self._epoch, self._position = self._epoch + 1, 0
 
-    def _order(self, epoch: int) -> Iterator[Task]:
-        try:
-            size = len(self._task_set)
-        except TypeError:
-            yield from self._task_set
+    def _order(self, epoch: int, position: int) -> Iterator[tuple[int, Task]]:
+        """Index and task from `position` on."""
+        size = self._size()
+        if size is None:
+            yield from islice(enumerate(self._task_set), position, None)
             return
         order = list(range(size))
         if self._shuffle:
             random.Random(f"{self._seed}:{epoch}").shuffle(order)
-        for index in order:
-            yield self._task_set.task(index)
+        for index in order[position:]:
+            yield index, self._task_set.task(index)
+
+    def _size(self) -> int | None:
+        """Number of tasks, None for a streaming set."""
+        try:
+            return len(self._task_set)
+        except TypeError:
+            return None
 
     def _skip(self, task: Task, rendered: RenderedPrompt) -> str | None:
         if len(rendered.token_ids) > self._max_prompt_len:
@@ -103,3 +200,17 @@ class Cursor:
             if reason:
                 return f"{name}: {reason}"
         return None
+
+
+def _place(dispatch: Dispatch) -> dict[str, int]:
+    assert dispatch.place is not None, "only dispatches of a cursor are given back to it"
+    return asdict(dispatch.place)
+
+
+def _places(name: str, state: Mapping[str, Any]) -> list[Place]:
+    listed = state.get(name)
+    if not isinstance(listed, list):
+        raise CheckpointError(f"cursor.{name}: {listed!r} is no list")
+    where = f"cursor.{name}"
+    items = [entries(where, item) for item in listed]
+    return [Place(number(where, item.get("epoch")), number(where, item.get("index"))) for item in items]

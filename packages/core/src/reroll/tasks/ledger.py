@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import get_args
+from collections.abc import Mapping
+from typing import Any, get_args
 
-from reroll.api import Disposition
+from reroll.api import CheckpointError, Disposition
+from reroll.tasks.state import counts, entries
 
 DISPOSITIONS: tuple[Disposition, ...] = get_args(Disposition)
 
@@ -64,3 +66,21 @@ class Ledger:
             "in_flight": self.in_flight,
             "queued": self.queued,
         }
+
+    def state(self) -> dict[str, int]:
+        """What `restore` needs, as JSON."""
+        return self.summary()
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Goes on from where `state` was taken: group indices follow on, and what had not ended then was `returned`,
+        since it is dispatched again. CheckpointError for counts that do not add up."""
+        assert not self.dispatched, "a ledger is restored before it is used"
+        saved = counts("ledger", entries("ledger", state))
+        expected = {"dispatched", *DISPOSITIONS, "in_flight", "queued"}
+        if wrong := sorted(expected ^ set(saved)):
+            raise CheckpointError(f"ledger: the fields {', '.join(wrong)} are missing or unknown")
+        if saved["dispatched"] != sum(saved.values()) - saved["dispatched"]:
+            raise CheckpointError(f"ledger: the counts do not add up: {dict(saved)}")
+        self.dispatched = saved["dispatched"]
+        self.ended = Counter({name: saved[name] for name in DISPOSITIONS if saved[name]})
+        self.ended["returned"] += saved["in_flight"] + saved["queued"]

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from reroll.api import Decision, Disposition, Group, RerollError
+from reroll.traces.lines import Line
 
 SCHEMA = 1
 FILE = "train_rollouts.jsonl"
 MARKER = "train_rollouts.done"
+UNUSED = "unused_rollouts.jsonl"
+"""Scored groups that no collection took when an attempt ended."""
 
 
 class SavedGroup(NamedTuple):
@@ -65,11 +69,16 @@ def _line(record: dict[str, Any]) -> str:
     """The record as one line of JSON. Metadata and messages may hold what JSON or UTF-8 cannot: numbers that are not
     finite become text, lone surrogates are escaped."""
     try:
-        line = json.dumps(record, ensure_ascii=False, allow_nan=False, default=str)
+        line = json.dumps(record, ensure_ascii=False, allow_nan=False, default=_stand_in)
         line.encode()
     except ValueError:
-        line = json.dumps(json.loads(json.dumps(record, default=str), parse_constant=str))
+        line = json.dumps(json.loads(json.dumps(record, default=_stand_in), parse_constant=str))
     return line + "\n"
+
+
+def _stand_in(value: Any) -> Any:
+    """For what JSON does not know: tables of any kind stay tables, the rest becomes text."""
+    return dict(value) if isinstance(value, Mapping) else str(value)
 
 
 def trace_record(saved: SavedGroup, index: int) -> dict[str, Any]:
@@ -89,9 +98,12 @@ def trace_record(saved: SavedGroup, index: int) -> dict[str, Any]:
         "group_index": group.group_index,
         "group_attempt": group.attempt,
         "rollout_id": group.rollout_id,
+        "siblings": len(group.traces),
         "sibling": index,
         "reward": group.rewards[index],
         "seed": group.seeds[index],
+        "verifier_weights": group.verifier_weights,
+        "prompt": _fields(group.rendered) if index == 0 else None,
         "verdicts": {name: _fields(verdict) for name, verdict in trace.verdicts.items()},
     }
     return {
@@ -116,19 +128,119 @@ def _fields(value: Any) -> dict[str, Any]:
 
 def read_rollouts(folder: Path) -> Iterator[Mapping[str, Any]]:
     """The saved lines of one step; SavedRolloutError names file and line of one that cannot be read."""
-    path = folder / FILE
-    with path.open(encoding="utf-8") as file:
+    return (record for _, record in _records(folder / FILE))
+
+
+def read_groups(folder: Path) -> list[SavedGroup]:
+    """The groups of one whole step, as they were saved, by group index; SavedRolloutError where the step is not whole
+    or a line is not what was written.
+
+    What JSON does not know comes back as its stand-in: tuples as lists, other objects as text; numbers that are not
+    finite stay numbers where a number is meant, and are text in messages, metadata and info.
+    """
+    marker, path = folder / MARKER, folder / FILE
+    try:
+        said = json.loads(marker.read_bytes())
+        schema, count = said["schema"], said["traces"]
+    except FileNotFoundError:
+        raise SavedRolloutError(f"{marker} is missing: the step was not trained on to its end") from None
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
+        raise SavedRolloutError(f"{marker} cannot be read: {type(error).__name__}: {error}") from None
+    if schema != SCHEMA:
+        raise SavedRolloutError(f"{marker}: schema {schema!r}; this version reads {SCHEMA}")
+    groups = read_traces(path)
+    if (found := sum(len(saved.group.traces) for saved in groups)) != count:
+        raise SavedRolloutError(f"{path} holds {found} traces, and {MARKER} says {count!r}")
+    return groups
+
+
+def read_traces(path: Path) -> list[SavedGroup]:
+    """The groups of any file that `write_traces` wrote, by group index."""
+    if not path.is_file():
+        raise SavedRolloutError(f"{path} is missing")
+    groups: dict[str, list[tuple[int, Line]]] = {}
+    for number, record in _records(path):
+        try:
+            line = Line(record)
+        except ValueError as error:
+            raise SavedRolloutError(f"{path}:{number}: {error}") from None
+        groups.setdefault(line.stamp.group_id, []).append((number, line))
+    found = [_group(path, lines) for lines in groups.values()]
+    return sorted(found, key=lambda saved: saved.group.group_index)
+
+
+def _group(path: Path, numbered: list[tuple[int, Line]]) -> SavedGroup:
+    numbered = sorted(numbered, key=lambda item: item[1].stamp.sibling)
+    (where, first), lines = numbered[0], [line for _, line in numbered]
+    stamp = first.stamp
+    for number, line in numbered:
+        if field := line.difference(first):
+            values = getattr(line.stamp, field), getattr(stamp, field)
+            raise SavedRolloutError(
+                f"{path}:{number}: info.reroll.{field}: {values[0]!r}, but its group has {values[1]!r} in line {where}"
+            )
+    siblings = [line.stamp.sibling for line in lines]
+    if siblings != list(range(stamp.siblings)):
+        raise SavedRolloutError(
+            f"{path}:{where}: info.reroll.sibling: group {stamp.group_index} has the siblings {siblings}, "
+            f"and {stamp.siblings} were saved"
+        )
+    if stamp.prompt is None:
+        raise SavedRolloutError(f"{path}:{where}: info.reroll.prompt: is missing; the first sibling has it")
+    task = first.task()
+    group = Group(
+        observation_id=stamp.group_id,
+        group_index=stamp.group_index,
+        attempt=stamp.group_attempt,
+        rollout_id=stamp.rollout_id,
+        task=task,
+        rendered=stamp.prompt.rendered(),
+        traces=[line.trace(task) for line in lines],
+        seeds=[line.stamp.seed for line in lines],
+        verifier_weights=stamp.verifier_weights,
+        rewards=[line.stamp.reward for line in lines],
+        source=stamp.kind,
+    )
+    return SavedGroup(group, first.decision(), stamp.disposition)
+
+
+def _records(path: Path) -> Iterator[tuple[int, Mapping[str, Any]]]:
+    """Line numbers and lines of a file of saved rollouts."""
+    with path.open("rb") as file:
         for number, line in enumerate(file, 1):
             try:
-                record = json.loads(line)
-            except ValueError as error:
-                raise SavedRolloutError(f"{path}:{number}: the line is no JSON: {error}") from None
+                record = json.loads(line.decode())
+            except (ValueError, RecursionError) as error:
+                fault = f"is no JSON: {error}" if line.endswith(b"\n") else "is torn: the file ends within it"
+                raise SavedRolloutError(f"{path}:{number}: the line {fault}") from None
             if not isinstance(record, dict) or record.get("schema") != SCHEMA:
                 found = record.get("schema") if isinstance(record, dict) else type(record).__name__
                 raise SavedRolloutError(f"{path}:{number}: schema {found!r}; this version reads {SCHEMA}")
-            yield record
+            yield number, record
 
 
 def is_complete(folder: Path) -> bool:
     """Whether the step's marker exists."""
     return (folder / MARKER).exists()
+
+
+def move_aside(output: Path, first_step: int, attempt: int) -> list[Path]:
+    """Takes what lies beyond a checkpoint out of the way of the attempt that goes on from it: the steps from
+    `first_step` on, and the unused groups, go to `rollouts/superseded/attempt_<attempt>`. Gives where they are now.
+
+    Everything is renamed and nothing written over, so that one call may finish what another one began.
+    """
+    rollouts = output / "rollouts"
+    moved: list[Path] = []
+    for path in sorted(rollouts.iterdir() if rollouts.is_dir() else [], key=lambda path: (len(path.name), path.name)):
+        step = re.fullmatch(r"step_(0|[1-9][0-9]*)", path.name)
+        if path.name == UNUSED or (step and int(step[1]) >= first_step):
+            folder = rollouts / "superseded" / f"attempt_{attempt}"
+            folder.mkdir(parents=True, exist_ok=True)
+            target, number = folder / path.name, 1
+            while target.exists():
+                number += 1
+                target = folder / f"{path.stem}-{number}{path.suffix}"
+            path.rename(target)
+            moved.append(target)
+    return moved

@@ -1,0 +1,166 @@
+"""What the controller saves in a checkpoint, and whether a run that would go on from it is the same run."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from reroll.api import CheckpointError, TaskSet
+from reroll.config.problems import shown
+from reroll.models.files import ModelFiles, sampled_sha256
+from reroll.traces.checked import Checked, Table, Text, checked
+
+SCHEMA = 1
+FILE = "controller.json"
+FREE_SECTIONS = {"output", "launch", "checkpoint", "trackers"}
+"""Sections that say where and how a run is kept, and nothing of what it computes."""
+
+Count = Annotated[int, Field(ge=0)]
+
+
+class Identity(Checked):
+    """What makes a run the run that it is.
+
+    Attributes:
+        seeds: as in `Seeds`.
+        data: `data_identity`'s; model: `model_identity`'s.
+    """
+
+    run_id: Text
+    seeds: dict[str, int]
+    data: Table
+    model: Table
+
+
+class RunState(Checked):
+    """The controller's part of a checkpoint.
+
+    Attributes:
+        version: completed optimizer steps; engine_version: the weights that engines serve.
+        collection: the next one.
+        attempt: id of the process start that saved this.
+        settings: the resolved run file.
+        cursor, events: their `state()`; summary, evaluations: as the session keeps them.
+    """
+
+    version: Count
+    engine_version: Count
+    collection: Count
+    attempt: Text
+    identity: Identity
+    settings: Table
+    cursor: Table
+    events: Table
+    summary: Table
+    evaluations: Table
+
+    def write(self, folder: Path) -> Path:
+        """Writes the file into a checkpoint's folder."""
+        path = folder / FILE
+        partial = path.with_suffix(".partial")
+        with partial.open("w", encoding="utf-8") as file:
+            file.write(json.dumps({"schema": SCHEMA, **self.model_dump()}) + "\n")
+            file.flush()
+            os.fsync(file.fileno())
+        partial.rename(path)
+        return path
+
+
+def read_state(folder: Path) -> RunState:
+    """The controller's part of a checkpoint; CheckpointError names the file and the field."""
+    path = folder / FILE
+    try:
+        found = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError) as error:
+        raise CheckpointError(f"{path} cannot be read: {error}; use another checkpoint") from None
+    schema = found.get("schema") if isinstance(found, dict) else type(found).__name__
+    if schema != SCHEMA:
+        raise CheckpointError(f"{path}: schema {schema!r}; this version reads {SCHEMA}")
+    try:
+        return checked(RunState, found)
+    except ValueError as error:
+        raise CheckpointError(f"{path}: {error}; use another checkpoint") from None
+
+
+def data_identity(settings: Mapping[str, Any], task_set: TaskSet) -> dict[str, Any]:
+    """What the training tasks and their order follow from.
+
+    Args:
+        settings: the resolved run file.
+        task_set: the one that it selects.
+    """
+    try:
+        len(task_set)
+    except TypeError:
+        fingerprint = None  # a stream is known by its settings alone
+    else:
+        fingerprint = task_set.fingerprint()
+    data = settings["data"]
+    return {"task_set": data["task_set"], "shuffle": data["shuffle"], "fingerprint": fingerprint}
+
+
+def model_identity(files: ModelFiles) -> dict[str, dict[str, Any]]:
+    """File name → size and digest, of JSON files the whole one and of others a sampled one. When a file was written
+    says nothing of what is in it."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, facts in files.inventory().items():
+        if name.startswith(".") or name.lower().endswith(".md"):
+            continue  # notes about the model are no part of it
+        digest = facts.get("sha256") or sampled_sha256(files.directory / name)
+        found[name] = {"size": facts["size"], "sha256": digest}
+    return found
+
+
+def identity_problems(saved: Identity, now: Identity) -> list[str]:
+    """Differences for which a run cannot go on from the checkpoint: another seed, other data, another model."""
+    fingerprints = saved.data.get("fingerprint"), now.data.get("fingerprint")
+    same_tasks = fingerprints[0] is not None and fingerprints[0] == fingerprints[1]
+    problems = [
+        f"{key}: {_shown(key, before)} in the checkpoint, {_shown(key, after)} now"
+        for name in ("seeds", "data", "model")
+        for key, before, after in _differences(name, getattr(saved, name), getattr(now, name))
+        if not (same_tasks and key.startswith("data.task_set") and _moved(before, after))
+    ]
+    return problems
+
+
+def changed_settings(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Settings that differ between two resolved run files, as `section.key: before → after`."""
+    return [
+        f"{key}: {_shown(key, before)} → {_shown(key, after)}"
+        for section in sorted({*saved, *now} - FREE_SECTIONS)
+        for key, before, after in _differences(section, saved.get(section, {}), now.get(section, {}))
+    ]
+
+
+class _Unset:
+    def __repr__(self) -> str:
+        return "unset"
+
+
+UNSET = _Unset()
+
+
+def _differences(key: str, before: Any, after: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Dotted key and both values of everything that differs."""
+    if isinstance(before, Mapping) and isinstance(after, Mapping):
+        for name in sorted({*before, *after}):
+            yield from _differences(f"{key}.{name}", before.get(name, UNSET), after.get(name, UNSET))
+    elif before != after or isinstance(before, bool) != isinstance(after, bool):
+        yield key, before, after
+
+
+def _shown(key: str, value: Any) -> str:
+    return "unset" if value is UNSET else shown(key, value)
+
+
+def _moved(before: Any, after: Any) -> bool:
+    """Whether two values are paths of one file in two folders; tasks are named after the file, not its folder."""
+    if not (isinstance(before, str) and isinstance(after, str)):
+        return False
+    return Path(before).is_absolute() and Path(after).is_absolute() and Path(before).name == Path(after).name

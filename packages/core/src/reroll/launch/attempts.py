@@ -1,0 +1,165 @@
+"""The starts of a run in its folder: one at a time, each of them kept, and not more than were allowed."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from reroll.api import RerollError
+
+FILE = "attempts.json"
+LOCK = "run.lock"
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One start.
+
+    Attributes:
+        number: counted from 1.
+        attempt: its id.
+        started: UTC, ISO 8601.
+        from_step: of the checkpoint that it goes on from, None where it begins.
+    """
+
+    number: int
+    attempt: str
+    started: str
+    pid: int
+    host: str
+    from_step: int | None
+
+
+class AttemptsError(RerollError, ValueError):
+    """A run may not be started in its folder now."""
+
+
+def register_attempt(
+    output: Path, attempt: str, from_step: int | None, max_retries: int, warn: Callable[[str], None]
+) -> Attempt:
+    """Adds a start to `<output>/attempts.json`. AttemptsError, before anything is touched, if there were as many as
+    `launch.max_retries` allows. The caller holds `run_lock`.
+
+    Args:
+        from_step: of the checkpoint that it goes on from.
+        warn: told of a file that cannot be read; it is kept under another name, and counting begins anew.
+    """
+    attempts, fault = _read(output / FILE)
+    if 0 <= max_retries < len(attempts):
+        raise AttemptsError(
+            f"launch.max_retries = {max_retries}: the run in {output} was started {len(attempts)} times, the first one "
+            "included; raise it, or give another output.dir"
+        )
+    if fault is not None:
+        aside = _free_name(output / f"{FILE}.unreadable")
+        (output / FILE).rename(aside)
+        warn(f"{output / FILE} cannot be read ({fault}): it is kept as {aside.name}, and starts are counted anew")
+    started = datetime.now(UTC).isoformat(timespec="seconds")
+    number = max((item.number for item in attempts), default=0) + 1
+    new = Attempt(number, attempt, started, os.getpid(), socket.gethostname(), from_step)
+    _write(output / FILE, [*attempts, new])
+    return new
+
+
+def read_attempts(output: Path) -> list[Attempt]:
+    """The starts of the run in that folder, oldest first; AttemptsError where the file is no list of them."""
+    attempts, fault = _read(output / FILE)
+    if fault is not None:
+        raise AttemptsError(f"{output / FILE} cannot be read: {fault}")
+    return attempts
+
+
+@contextmanager
+def run_lock(output: Path, warn: Callable[[str], None]) -> Iterator[None]:
+    """Holds the folder for one process, until it leaves or dies; AttemptsError if another one has it.
+
+    Args:
+        warn: told if the file system knows no locks: then nothing keeps a second start away.
+    """
+    path = output / LOCK
+    # Workers are other programs and do not inherit the descriptor: the lock ends with this process.
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise AttemptsError(f"output.dir: {path} cannot be opened: {error.strerror}") from None
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            if error.errno in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES):
+                raise AttemptsError(
+                    f"output.dir: another run is using {output} ({_holder(path)}); wait for its end, or give another "
+                    "folder"
+                ) from None
+            warn(
+                f"{output} is on a file system without locks ({error.strerror}): nothing keeps a second start in it "
+                "away"
+            )
+        os.truncate(descriptor, 0)
+        os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _holder(path: Path) -> str:
+    try:
+        return path.read_text("utf-8", "replace").strip() or "it has not said who it is"
+    except OSError as error:
+        return f"{path} cannot be read: {error.strerror}"
+
+
+def _read(path: Path) -> tuple[list[Attempt], str | None]:
+    """The attempts, or why there are none to read."""
+    try:
+        found = json.loads(path.read_bytes())
+        if not isinstance(found, list):
+            return [], f"it holds {type(found).__name__}, not a list"
+        return [_attempt(item) for item in found], None
+    except FileNotFoundError:
+        return [], None
+    except OSError as error:
+        raise AttemptsError(f"{path} cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        return [], str(error)
+
+
+def _attempt(item: Any) -> Attempt:
+    kinds = {"number": int, "attempt": str, "started": str, "pid": int, "host": str, "from_step": int | None}
+    if not isinstance(item, dict) or set(item) != set(kinds):
+        raise ValueError(f"{str(item)[:80]} is no attempt")
+    for name, kind in kinds.items():
+        if not isinstance(item[name], kind) or isinstance(item[name], bool):
+            raise ValueError(f"{name} = {item[name]!r}")
+    return Attempt(**item)
+
+
+def _write(path: Path, attempts: list[Attempt]) -> None:
+    partial = path.with_suffix(".partial")
+    with partial.open("w", encoding="utf-8") as file:
+        file.write(json.dumps([asdict(item) for item in attempts], indent=2) + "\n")
+        file.flush()
+        os.fsync(file.fileno())
+    partial.rename(path)
+    descriptor = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _free_name(path: Path) -> Path:
+    number, free = 1, path
+    while free.exists():
+        number += 1
+        free = path.with_name(f"{path.name}-{number}")
+    return free

@@ -1,0 +1,51 @@
+"""JSON that was written before, checked when it is read back."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, PlainValidator, ValidationError
+
+ModelT = TypeVar("ModelT", bound=BaseModel)
+
+
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError("input should be text")
+    return value
+
+
+def _table(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ValueError("input should be a table")
+    return value
+
+
+Text = Annotated[str, PlainValidator(_text)]
+"""Any text that JSON can hold: pydantic's own check refuses lone surrogates."""
+Table = Annotated[dict[str, Any], PlainValidator(_table)]
+
+
+class Checked(BaseModel):
+    """Nothing is converted; fields that a later version adds are passed over."""
+
+    model_config = ConfigDict(strict=True, extra="ignore", frozen=True)
+
+
+def checked(model: type[ModelT], value: Any, prefix: str = "") -> ModelT:
+    """The value as its model; ValueError names the first field that is not what it must be."""
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = prefix
+        for part in first["loc"]:
+            where += f"[{part}]" if isinstance(part, int) else f".{part}" if where else part
+        message = first["msg"].removeprefix("Value error, ")
+        given = "" if first["type"] == "missing" else f"{_short(first['input'])}: "
+        raise ValueError(f"{where or 'it'}: {given}{message[:1].lower()}{message[1:]}") from None
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "…"
