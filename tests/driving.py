@@ -10,6 +10,7 @@ from rich.console import Console
 
 from reroll.assembly import open_session
 from reroll.config import load_run_file
+from reroll.launch.start import begin
 from reroll.loop import train
 from reroll.plan import size_problems
 from reroll.plugins import load_plugins
@@ -35,14 +36,16 @@ lr = 1e-3
 
 @asynccontextmanager
 async def session_of(path, output, *overrides, plugin=None):
-    """An open session of the run file; `plugin` is a module registered beside the installed ones."""
+    """An open session of the run file, which goes on with the run in `output` if the run file says so; `plugin` is a
+    module registered beside the installed ones."""
     plugins = load_plugins()
     if plugin is not None:
         plugins.register(plugin, "stranger", "reroll-stranger")
     run = load_run_file(path, overrides, plugins, [size_problems])
-    output.mkdir(parents=True)
+    output.mkdir(parents=True, exist_ok=True)
     display = Display(1, Console(file=sys.stderr, force_terminal=False))
-    async with open_session(run, output, display, Summary("test", output)) as session:
+    start = begin(run, output, display.line, display.warn)
+    async with open_session(run, start, display, Summary("test", output)) as session:
         yield session
 
 

@@ -104,11 +104,15 @@ def test_a_new_verifier_package_passes_its_own_tests(tmp_path):
 
 def test_of_two_runs_in_one_folder_only_one_goes_on(tmp_path):
     from reroll.api import RerollError
-    from reroll.assembly import make_output
     from reroll.config import load_run_file
+    from reroll.launch.start import begin, held_output
     from reroll.plugins import load_plugins
 
     run = load_run_file(ROOT / "configs" / "quickstart.toml", [f'output.dir="{tmp_path / "out"}"'], load_plugins())
-    assert make_output(run) == tmp_path / "out"
-    with pytest.raises(RerollError, match="another run is using"):
-        make_output(run)
+    with held_output(run, pytest.fail) as output:
+        assert output == tmp_path / "out"
+        begin(run, output, pytest.fail, pytest.fail)
+        with pytest.raises(RerollError, match="another run is using"), held_output(run, pytest.fail):
+            pass
+    with held_output(run, pytest.fail), pytest.raises(RerollError, match="holds a run already"):
+        begin(run, output, pytest.fail, pytest.fail)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
+import asyncio
 import json
 import secrets
-import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict
@@ -15,19 +14,24 @@ from typing import Any
 import tomli_w
 
 from reroll.api import (
+    CheckpointError,
     Engine,
     EngineContext,
     Placement,
     PromptFilter,
     Protocol,
-    RerollError,
     RunContext,
     Seeds,
     Selection,
     WorkerDied,
 )
+from reroll.checkpoints.config import CheckpointSection
+from reroll.checkpoints.saver import Checkpointer
+from reroll.checkpoints.state import Identity, changed_settings, data_identity, identity_problems, model_identity
+from reroll.checkpoints.store import FOLDER, CheckpointStore
 from reroll.config import LoadedRunFile
 from reroll.config.run import RunSection
+from reroll.launch.start import Start
 from reroll.models.config import ModelSection
 from reroll.models.files import ModelFiles, resolve_model
 from reroll.placement.config import PlacementSection
@@ -40,7 +44,7 @@ from reroll.plan import (
     total_steps,
 )
 from reroll.publication.publisher import Publisher
-from reroll.reporting.config import OutputSection, TrackersSection
+from reroll.reporting.config import TrackersSection
 from reroll.reporting.display import Display
 from reroll.reporting.summary import Summary
 from reroll.reporting.trackers import Trackers
@@ -52,6 +56,7 @@ from reroll.rollouts.evaluation import Evaluator
 from reroll.rollouts.events import GroupEvents
 from reroll.rollouts.groups import GroupMaker, GroupPlan
 from reroll.rollouts.producer import Producer
+from reroll.rollouts.replayed import DebugSection, SavedCollections
 from reroll.rollouts.scoring.scorer import Scorer, SelectedVerifier
 from reroll.serving.config import ServingSection
 from reroll.serving.router import LeastLoadedRouter
@@ -67,24 +72,26 @@ from reroll.workers.together import together, uninterrupted
 @asynccontextmanager
 async def open_session(
     run: LoadedRunFile,
-    output: Path,
+    start: Start,
     display: Display,
     summary: Summary,
     on_death: Callable[[WorkerDied], None] | None = None,
 ) -> AsyncIterator[Session]:
-    """Starts trainer, engines and scoring, and ends them all.
+    """Starts trainer, engines and scoring, goes on from a checkpoint where the start has one, and ends them all.
 
     Args:
         on_death: called for each worker that ends by itself, also while nothing waits for it.
     """
-    rollout, data = run.get(RolloutSection), run.get(DataSection)
+    rollout, data, output = run.get(RolloutSection), run.get(DataSection), start.output
+    replayed = run.get(DebugSection).load_rollouts
     run_seed, data_seed, rollout_seed = seeds(run)
     files = resolve_model(run.get(ModelSection).path)
     renderer = Renderer(files, _chat_template(run))
     filters: dict[str, PromptFilter] = {item.name: run.make("prompt_filters", item) for item in data.prompt_filters}
     for prompt_filter in filters.values():
         prompt_filter.prepare()
-    context = make_context(run, files, renderer, output, Seeds(run_seed, data_seed, rollout_seed), filters)
+    context = make_context(run, files, renderer, start, Seeds(run_seed, data_seed, rollout_seed), filters)
+    identity = await asyncio.to_thread(_identity, run, files, context, start, display)
     (output / "run.toml").write_text(tomli_w.dumps(run.to_toml()), "utf-8")
     (output / "context.json").write_text(json.dumps(context.to_json(), indent=2) + "\n", "utf-8")
     parts = AsyncExitStack()
@@ -92,7 +99,8 @@ async def open_session(
         trackers = Trackers([run.make("trackers", item) for item in run.get(TrackersSection).names])
         parts.callback(trackers.close)
         trackers.open(context)
-        events = GroupEvents([given.cls for given in run.plugins.all("record_writers").values()], run)
+        writers = [] if replayed else [given.cls for given in run.plugins.all("record_writers").values()]
+        events = GroupEvents(writers, run)
         parts.callback(events.close)
         events.open(context)
         placement: Placement = run.make("placements", run.get(PlacementSection).backend)
@@ -101,7 +109,8 @@ async def open_session(
         judges = {item.name: _selected(run, item) for item in data.verifiers}
         scorer = Scorer(judges, rollout.scoring, output / "logs", display.warn)
         parts.push_async_callback(scorer.close)
-        trainer, engines = await _start_workers(run, placement, files, output, run_seed)
+        engine_count = 0 if replayed else run.get(ServingSection).num_engines
+        trainer, engines = await _start_workers(run, placement, files, output, run_seed, engine_count)
         for engine in engines:
             parts.push_async_callback(engine.close)
         router, admission = LeastLoadedRouter(engines), GroupAdmission()
@@ -119,19 +128,28 @@ async def open_session(
             prompt_filter.open(context)
         cursor = _cursor(run, renderer, filters, data_seed)
         publisher = _publisher(run, trainer, engines, router, admission, display)
-        yield Session(
+        first = context.start_rollout_id
+        producer = (
+            SavedCollections(replayed, events, collection_size(run), collections=rollout.num_rollout, first=first)
+            if replayed
+            else _producer(run, cursor, maker, events, publisher, first)
+        )
+        checkpoints = _checkpointer(run, identity, context, trainer, display)
+        if checkpoints is not None:
+            parts.push_async_callback(checkpoints.wait)
+        session = Session(
             rollout=rollout,
             evaluation=run.get(EvalSection),
             context=context,
             cursor=cursor,
             maker=maker,
-            producer=_producer(run, cursor, maker, events, publisher),
+            producer=producer,
             events=events,
             objective=run.get(ObjectiveSection),
             advantage=run.make("advantages", run.get(ObjectiveSection).advantage_estimator),
             evaluators=[
                 Evaluator(item, run.make("task_sets", item.task_set), maker, rollout)
-                for item in run.get(EvalSection).sets
+                for item in ([] if replayed else run.get(EvalSection).sets)
             ],
             trainer=trainer,
             engines=engines,
@@ -139,7 +157,17 @@ async def open_session(
             trackers=trackers,
             display=display,
             summary=summary,
+            checkpoints=checkpoints,
         )
+        if start.resumed is not None:
+            await trainer.restore(start.resumed.folder, start.resumed.state.version)
+            session.restore(start.resumed.state)
+            if not session.collections:
+                display.line(
+                    f"all {rollout.num_rollout} collections are trained on: raise rollout.num_rollout to go on"
+                )
+            await publisher.publish(trainer.version)
+        yield session
     finally:
         await uninterrupted(parts.aclose())
 
@@ -157,8 +185,44 @@ def _cursor(run: LoadedRunFile, renderer: Renderer, filters: Mapping[str, Prompt
     )
 
 
+def _identity(
+    run: LoadedRunFile, files: ModelFiles, context: RunContext, start: Start, display: Display
+) -> Identity | None:
+    """What the run's checkpoints are known by, None where none is made or read. RerollError if the one that this start
+    goes on from is of other data, another model or another seed."""
+    if run.get(CheckpointSection).save_interval is None and start.resumed is None:
+        return None
+    settings = run.to_toml()
+    now = Identity(
+        run_id=context.run_id,
+        seeds=asdict(context.seeds),
+        data=data_identity(settings, run.make("task_sets", run.get(DataSection).task_set)),
+        model=model_identity(files),
+    )
+    if start.resumed is not None:
+        saved = start.resumed.state
+        if problems := identity_problems(saved.identity, now):
+            raise CheckpointError(
+                "\n  ".join([f"{start.resumed.folder} is of another run:", *problems])
+                + "\nUndo the change, or start a new run in another output.dir"
+            )
+        for change in changed_settings(saved.settings, settings):
+            display.line(f"changed since the checkpoint: {change}")
+    return now
+
+
+def _checkpointer(
+    run: LoadedRunFile, identity: Identity | None, context: RunContext, trainer: Trainer, display: Display
+) -> Checkpointer | None:
+    section = run.get(CheckpointSection)
+    if section.save_interval is None or identity is None:
+        return None
+    store = CheckpointStore(context.output / FOLDER)
+    return Checkpointer(store, trainer, section, identity, run.to_toml(), context.attempt, display.warn)
+
+
 def _producer(
-    run: LoadedRunFile, cursor: Cursor, maker: GroupMaker, events: GroupEvents, publisher: Publisher
+    run: LoadedRunFile, cursor: Cursor, maker: GroupMaker, events: GroupEvents, publisher: Publisher, first: int
 ) -> Producer:
     rollout, asynchronous, size = run.get(RolloutSection), run.get(AsyncSection), collection_size(run)
     plan = GroupPlan(
@@ -179,6 +243,7 @@ def _producer(
         concurrent=asynchronous.concurrent_groups(rollout),
         homogeneous=publisher.mode.homogeneous_groups,
         retry=asynchronous.unused_samples_handler == "retry",
+        first=first,
     )
 
 
@@ -208,16 +273,13 @@ def _selected(run: LoadedRunFile, item: Selection) -> SelectedVerifier:
 
 
 async def _start_workers(
-    run: LoadedRunFile, placement: Placement, files: ModelFiles, output: Path, seed: int
+    run: LoadedRunFile, placement: Placement, files: ModelFiles, output: Path, seed: int, engine_count: int
 ) -> tuple[Trainer, list[Engine]]:
     """All of them load the model, which takes seconds: at once."""
     started: list[Any] = await together(
         [
             _start_trainer(run, placement, files, output, seed),
-            *(
-                _start_engine(run, placement, files, output, number)
-                for number in range(run.get(ServingSection).num_engines)
-            ),
+            *(_start_engine(run, placement, files, output, number) for number in range(engine_count)),
         ]
     )
     return started[0], started[1:]
@@ -259,11 +321,13 @@ def make_context(
     run: LoadedRunFile,
     files: ModelFiles,
     renderer: Renderer,
-    output: Path,
+    start: Start,
     seeds: Seeds,
     filters: Mapping[str, PromptFilter],
 ) -> RunContext:
-    """The run's identity, made once."""
+    """The run's identity, made once a start."""
+    state = start.resumed.state if start.resumed else None
+    same_run = start.resumed is not None and start.resumed.same_run
     data, rollout, settings = run.get(DataSection), run.get(RolloutSection), run.to_toml()
     judges: dict[str, Any] = {}
     for item in data.verifiers:
@@ -277,11 +341,12 @@ def make_context(
     sampling = asdict(rollout.sampling(seed=0))
     sampling.pop("seed")
     return RunContext(
-        run_id=secrets.token_hex(8),
+        run_id=state.identity.run_id if state and same_run else secrets.token_hex(8),
         name=run.get(RunSection).name,
-        attempt=secrets.token_hex(8),
-        fresh=True,
-        start_rollout_id=0,
+        attempt=start.attempt.attempt,
+        fresh=state is None,
+        start_rollout_id=state.collection if state else 0,
+        start_version=state.version if state else 0,
         checkpoint=files.inventory(),
         protocol=Protocol(
             sampling=sampling,
@@ -295,38 +360,10 @@ def make_context(
             failure_policy=rollout.failure_policy,
         ),
         seeds=seeds,
-        output=output,
+        output=start.output,
         data=settings["data"]["task_set"],
         filters={name: prompt_filter.fingerprint for name, prompt_filter in filters.items()},
     )
-
-
-def make_output(run: LoadedRunFile) -> Path:
-    """The run's folder, claimed: the given one, or a new one that no other run has."""
-    given = run.get(OutputSection).dir
-    try:
-        if given is not None:
-            given.mkdir(parents=True, exist_ok=True)
-            # Created exclusively, so that of two runs that start at once only one goes on.
-            (given / "run.toml").touch(exist_ok=False)
-            return given
-        base = Path("outputs") / f"{run.get(RunSection).name}-{time.strftime('%Y%m%d-%H%M%S')}"
-        return _new_folder(base)
-    except FileExistsError:
-        raise RerollError(f"output.dir: another run is using {given}; give another folder") from None
-    except (OSError, ValueError) as error:
-        raise RerollError(f"output.dir: {given or 'outputs'} cannot be used: {error}") from None
-
-
-def _new_folder(base: Path) -> Path:
-    for number in itertools.count(1):
-        path = base if number == 1 else base.with_name(f"{base.name}-{number}")
-        try:
-            path.mkdir(parents=True)
-        except FileExistsError:
-            continue
-        return path
-    raise AssertionError("unreachable")
 
 
 def _chat_template(run: LoadedRunFile) -> str | None:

@@ -1,5 +1,5 @@
-"""The training loop: collect, train, publish, evaluate. Generation and scoring run beside it, as far as the staleness
-bound lets them; with a bound of 0 they take turns with it."""
+"""The training loop: collect, train, publish, save, evaluate. Generation and scoring run beside it, as far as the
+staleness bound lets them; with a bound of 0 they take turns with it."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ class NothingToLearn(RerollError):
 async def train(session: Session) -> None:
     """Runs every collection; returns early when the data runs out."""
     async with session.producing():
-        if not session.evaluation.skip_eval_before_train:
-            await session.evaluate(every_set=True)
+        await session.evaluate(every_set=session.context.fresh and not session.evaluation.skip_eval_before_train)
         empty, collection = 0, None
-        for rollout_id in range(session.rollout.num_rollout):
+        for rollout_id in session.collections:
             found = await session.collect()
             if found is None:
                 session.tell_end_of_data(rollout_id)
@@ -33,7 +32,10 @@ async def train(session: Session) -> None:
             empty = 0 if steps else empty + 1
             if empty == session.rollout.max_empty_collections:
                 raise NothingToLearn(session.why_empty(collection, empty))
+            await session.checkpoint(collection)
             await session.evaluate()
         if collection is not None and not session.trainer.version:
             raise NothingToLearn(session.why_empty(collection, empty))
+        if collection is not None:
+            await session.checkpoint(collection, last=True)
         await session.evaluate(every_set=True)

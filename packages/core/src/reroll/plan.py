@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from reroll.api import Problem, Selection
+from reroll.checkpoints.config import CheckpointSection
 from reroll.config import LoadedRunFile
 from reroll.config.run import RunSection
 from reroll.models.config import ModelSection
@@ -212,6 +213,11 @@ def make_plan(run: LoadedRunFile) -> dict[str, Any]:
         "data": {
             "task_set": settings["data"]["task_set"],
             "verifiers": run.get(DataSection).weights(),
+        },
+        "checkpoint": {
+            "interval": run.get(CheckpointSection).save_interval or "none is made",
+            "keep_last": run.get(CheckpointSection).keep_last,
+            "load": str(load) if (load := run.get(CheckpointSection).load) else None,
         },
         "eval": [item.name for item in run.get(EvalSection).sets],
         "plugins": {key: f"{given.distribution} {given.version}" for key, given in sorted(run.used_plugins().items())},

@@ -8,12 +8,12 @@ import logging
 import os
 import signal
 import time
-from pathlib import Path
 
 from reroll.api import WorkerDied
-from reroll.assembly import make_output, open_session
+from reroll.assembly import open_session
 from reroll.config import LoadedRunFile
 from reroll.config.run import RunSection
+from reroll.launch.start import Start, begin, held_output
 from reroll.loop import train
 from reroll.reporting.config import OutputSection
 from reroll.reporting.display import Display
@@ -24,13 +24,23 @@ from reroll.session import Session
 
 async def run_training(run: LoadedRunFile, began: float) -> int:
     """Trains and writes the summary; gives the exit code. What failed is raised after the summary is written."""
-    output = make_output(run)
-    logging.basicConfig(filename=output / "run.log", level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s")
     display = Display(run.get(RolloutSection).num_rollout)
+    early: list[str] = []
+    with held_output(run, early.append) as output:
+        logging.basicConfig(
+            filename=output / "run.log", level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
+        )
+        for text in early:
+            display.warn(text)
+        return await _run(run, begin(run, output, display.line, display.warn), display, began)
+
+
+async def _run(run: LoadedRunFile, start: Start, display: Display, began: float) -> int:
+    output = start.output
     display.line(f"run {output.name}: {run.path or 'defaults'} → {output}; starting trainer and engines")
     summary = Summary(name=run.get(RunSection).name, output=output)
     # The work is a task of its own, so that a signal or a death ends the work and never what comes after it.
-    work = asyncio.create_task(_work(run, output, display, summary))
+    work = asyncio.create_task(_work(run, start, display, summary))
     stopped = _stop_on_signals(work, display)
     failure: BaseException | None = None
     try:
@@ -52,7 +62,7 @@ async def run_training(run: LoadedRunFile, began: float) -> int:
     return 128 + stopped[0] if summary.ended == "interrupted" and stopped else 0
 
 
-async def _work(run: LoadedRunFile, output: Path, display: Display, summary: Summary) -> None:
+async def _work(run: LoadedRunFile, start: Start, display: Display, summary: Summary) -> None:
     """The loop between start and end of the workers. A worker that dies ends it, even while nobody waits for one."""
     deaths: list[WorkerDied] = []
     loop_task: asyncio.Task[None] | None = None
@@ -62,7 +72,7 @@ async def _work(run: LoadedRunFile, output: Path, display: Display, summary: Sum
         if len(deaths) == 1 and loop_task is not None:
             loop_task.cancel()
 
-    async with open_session(run, output, display, summary, died) as session:
+    async with open_session(run, start, display, summary, died) as session:
         _collect_less_garbage()
         loop_task = asyncio.create_task(train(session))
         interrupted: asyncio.CancelledError | None = None

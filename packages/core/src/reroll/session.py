@@ -19,6 +19,8 @@ from reroll.api import (
     RunContext,
     Sample,
 )
+from reroll.checkpoints.saver import Checkpointer
+from reroll.checkpoints.state import RunState
 from reroll.publication.publisher import Publisher
 from reroll.reporting.display import Display
 from reroll.reporting.metrics import (
@@ -37,6 +39,7 @@ from reroll.rollouts.evaluation import Evaluator
 from reroll.rollouts.events import GroupEvents
 from reroll.rollouts.groups import GroupMaker
 from reroll.rollouts.producer import Producer
+from reroll.rollouts.replayed import SavedCollections
 from reroll.tasks.cursor import Cursor
 from reroll.traces.samples import collection_samples, unweighted_samples
 from reroll.traces.saved import SavedGroup, mark_complete, save_groups, write_traces
@@ -55,7 +58,7 @@ class Session:
     context: RunContext
     cursor: Cursor
     maker: GroupMaker
-    producer: Producer
+    producer: Producer | SavedCollections
     events: GroupEvents
     advantage: Advantage
     evaluators: list[Evaluator]
@@ -65,13 +68,21 @@ class Session:
     trackers: Trackers
     display: Display
     summary: Summary
+    checkpoints: Checkpointer | None = None
+    """None where the run makes none."""
     _evaluated: dict[str, int] = field(default_factory=dict)
     _began: float | None = None
     _warned: set[str] = field(default_factory=set)
+    _saved: int = 0
+    """Collections that the last checkpoint of this start has behind it."""
     _evaluation_seconds: float = 0.0
     """Since training began."""
     _reported: Totals = field(default_factory=Totals)
     """As of the last report."""
+    _before: Totals = field(default_factory=Totals)
+    """Of earlier starts of the run."""
+    _wall_before: float = 0.0
+    """That they trained for, in seconds."""
 
     @asynccontextmanager
     async def producing(self) -> AsyncIterator[None]:
@@ -102,6 +113,42 @@ class Session:
                 write_traces(path, rest)
         except OSError as error:  # must not hide what ended the run
             self.display.warn(f"{len(rest)} unused groups could not be saved in {path}: {error}")
+
+    @property
+    def collections(self) -> range:
+        """Numbers of the collections that this start of the run is to train on."""
+        return range(self.context.start_rollout_id, self.rollout.num_rollout)
+
+    def restore(self, state: RunState) -> None:
+        """Goes on with what an earlier start of the run had counted and evaluated."""
+        self.cursor.restore(state.cursor)
+        self.events.restore(state.events)
+        self.summary.restore(state.summary)
+        self._evaluated = dict(state.evaluations)
+        summary = self.summary
+        self._before = self._reported = Totals(
+            generated_tokens=summary.generated_tokens,
+            generating_seconds=summary.generation_seconds,
+            trainer_waiting_seconds=summary.trainer_waiting_seconds,
+            producer_blocked_seconds=summary.producer_blocked_seconds,
+        )
+        self._wall_before = summary.training_wall_seconds
+
+    async def checkpoint(self, collection: Collection, last: bool = False) -> None:
+        """Makes a checkpoint if one is due after this collection; after the `last` one it always is."""
+        done = collection.rollout_id + 1
+        if self.checkpoints is None or not (last or self.checkpoints.is_due(done)) or self._saved == done:
+            return
+        self._saved = done
+        self.finish_summary()
+        await self.checkpoints.save(
+            self.trainer.version,
+            done,
+            cursor=self.cursor.state(self.producer.unfinished()),
+            events=self.events.state(),
+            summary=self.summary.state(),
+            evaluations=dict(self._evaluated),
+        )
 
     async def collect(self) -> Collection | None:
         """The next collection, or None when the data has run out."""
@@ -253,11 +300,13 @@ class Session:
         self.trackers.log(self.trainer.version, {**metrics, **(step_metrics(steps[-1]) if steps else {})})
         self.display.collected(collection.rollout_id + 1, self.trainer.version, metrics)
         assert self._began is not None, "collect() comes first"
-        summary.training_wall_seconds = asyncio.get_running_loop().time() - self._began - self._evaluation_seconds
+        summary.training_wall_seconds = (
+            self._wall_before + asyncio.get_running_loop().time() - self._began - self._evaluation_seconds
+        )
 
     def _totals(self) -> Totals:
         producer = self.producer
-        return Totals(
+        return self._before + Totals(
             generated_tokens=producer.generated_tokens,
             generating_seconds=producer.generating.seconds,
             trainer_waiting_seconds=producer.trainer_waiting.seconds,

@@ -49,7 +49,7 @@ class RunContext:
     Attributes:
         run_id: of the run across its attempts; attempt: of this process start.
         fresh: whether the run begins from its starting checkpoint rather than resumes.
-        start_rollout_id: first collection of this attempt.
+        start_rollout_id: first collection of this attempt; start_version: completed optimizer steps before it.
         source: what the run is for: `train`.
         data: the training task set, as the run file selects it.
         checkpoint: file name → size, modification time and, for JSON files, SHA-256.
@@ -67,6 +67,7 @@ class RunContext:
     output: Path
     data: Any
     source: str = "train"
+    start_version: int = 0
     filters: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from typing import ClassVar
 from pydantic import Field
 
 from reroll.api import ConfigSection, Problem, RunFile
-from reroll.launch.attempts import FILE, LOCK
+from reroll.launch.attempts import FILE
 from reroll.reporting.config import OutputSection
 
 RUN_FILE = "run.toml"
@@ -60,5 +60,5 @@ class LaunchSection(ConfigSection):
 
 
 def holds_run(output: Path) -> bool:
-    """Whether a run was started in the folder."""
-    return any((output / name).exists() for name in (FILE, RUN_FILE, LOCK))
+    """Whether a run was started in the folder. The lock alone says nothing: who holds it is only about to."""
+    return any((output / name).exists() for name in (FILE, RUN_FILE))

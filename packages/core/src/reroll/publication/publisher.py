@@ -61,6 +61,8 @@ class Publisher:
             PluginError: the mode says it is done, and an engine serves something else.
             Exception: what the second attempt raised; a note says what the first did.
         """
+        if not self.engines:
+            return PublicationReport(version=version, mode=self.mode.name)
         clock = asyncio.get_running_loop().time
         start = clock()
         in_flight = sum(self.router.in_flight(engine) for engine in self.engines)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from statistics import fmean, pstdev
 from typing import Any
 
@@ -25,6 +25,9 @@ class Totals:
     generating_seconds: float = 0.0
     trainer_waiting_seconds: float = 0.0
     producer_blocked_seconds: float = 0.0
+
+    def __add__(self, other: Totals) -> Totals:
+        return Totals(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
 
     def since(self, before: Totals) -> dict[str, float]:
         """Metrics of what came in between."""

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 SCHEMA = 1
+
+OF_ONE_START = {"name", "output", "ended", "message", "wall_seconds", "model"}
+"""What a summary says of the last start of a run alone."""
 
 EvalRecord = Mapping[str, Any]
 """The fields of an evaluation's result."""
@@ -81,6 +84,15 @@ class Summary:
             for name, record in before["sets"].items()
             if after["sets"][name]["step"]
         }
+
+    def state(self) -> dict[str, Any]:
+        """What a later start of the run goes on counting from."""
+        return {name: value for name, value in asdict(self).items() if name not in OF_ONE_START}
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        for item in fields(self):
+            if item.name in state and item.name not in OF_ONE_START:
+                setattr(self, item.name, state[item.name])
 
     def write(self) -> Path:
         path = self.output / "summary.json"

@@ -7,11 +7,15 @@ import json
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, TextIO
 
 from reroll.api import RunContext, Tracker
 
 logger = logging.getLogger("reroll")
+METRICS = "metrics.jsonl"
+SUPERSEDED = "metrics.superseded.jsonl"
+"""Lines of earlier starts beyond the checkpoint that a later one began at."""
 
 
 class JsonlTracker(Tracker):
@@ -21,7 +25,10 @@ class JsonlTracker(Tracker):
     _file: TextIO | None = None
 
     def open(self, context: RunContext) -> None:
-        self._file = (context.output / "metrics.jsonl").open("a", encoding="utf-8")
+        path = context.output / METRICS
+        if path.exists():
+            _keep_until(path, context.start_version if not context.fresh else -1)
+        self._file = path.open("a", encoding="utf-8")
 
     def log(self, step: int, metrics: Mapping[str, float | str]) -> None:
         assert self._file is not None, "open() comes first"
@@ -31,6 +38,26 @@ class JsonlTracker(Tracker):
     def close(self) -> None:
         if self._file is not None:
             self._file.close()
+
+
+def _keep_until(path: Path, step: int) -> None:
+    """An earlier start of the run went on beyond the step that this one begins at: those lines, and a torn last one,
+    are moved to a file of their own."""
+    kept: list[str] = []
+    later: list[str] = []
+    for line in path.read_text("utf-8", errors="replace").splitlines(keepends=True):
+        try:
+            belongs = line.endswith("\n") and json.loads(line)["step"] <= step
+        except (ValueError, KeyError, TypeError):
+            belongs = False
+        (kept if belongs else later).append(line)
+    if not later:
+        return
+    with path.with_name(SUPERSEDED).open("a", encoding="utf-8") as file:
+        file.writelines(later)
+    partial = path.with_suffix(".partial")
+    partial.write_text("".join(kept), "utf-8")
+    partial.rename(path)
 
 
 class Trackers:

@@ -9,8 +9,9 @@ from reroll.api import ConfigSection, GroupFilter, Harness, RecordWriter, Verifi
 def reroll_config_sections() -> list[type[ConfigSection]]:
     from reroll.rollouts.async_config import AsyncSection
     from reroll.rollouts.config import EvalSection, RolloutSection
+    from reroll.rollouts.replayed import DebugSection
 
-    return [RolloutSection, AsyncSection, EvalSection]
+    return [RolloutSection, AsyncSection, EvalSection, DebugSection]
 
 
 @hookimpl

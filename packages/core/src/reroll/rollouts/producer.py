@@ -29,7 +29,8 @@ class Producer:
     and whole rounds are dispatched, so that equal runs make equal batches.
 
     Args:
-        collections: that will be asked for in all; nothing is dispatched beyond them.
+        first: number of the first collection; those before it were taken from an earlier start of the run.
+        collections: number of all collections of the run; nothing is dispatched beyond them.
         concurrent: most groups in flight.
         homogeneous: a group whose tokens come from several weight versions is generated again.
         retry: tasks of expired groups are dispatched again.
@@ -48,6 +49,7 @@ class Producer:
         concurrent: int | None,
         homogeneous: bool,
         retry: bool,
+        first: int = 0,
     ) -> None:
         self.maker = maker
         self.cursor = cursor
@@ -66,8 +68,8 @@ class Producer:
         """Runs while a collection is waited for."""
         self._filters = list(group_filters)
         self._plan = plan
-        self._collections_left = collections
-        self._taken = 0
+        self._collections_left = collections - first
+        self._taken = first
         self._concurrent = concurrent
         self._homogeneous = homogeneous
         self._retry = retry
@@ -80,6 +82,8 @@ class Producer:
         self._changed = asyncio.Event()
         self._tasks: asyncio.TaskGroup | None = None
         self._running: set[asyncio.Task[None]] = set()
+        self._dispatches: dict[int, Dispatch] = {}
+        """Of groups in flight, by group index."""
 
     def start(self, tasks: asyncio.TaskGroup) -> None:
         """From here on groups are made, as tasks of that group, which any failure of theirs ends."""
@@ -126,6 +130,11 @@ class Producer:
         """Scored groups that no collection holds, expired and queued ones; asked for when the run is over."""
         return list(self._expired), list(self.buffer.groups)
 
+    def unfinished(self) -> list[Dispatch]:
+        """What was dispatched and has neither been taken for a collection nor ended, in the order of dispatch."""
+        queued = {item.group.group_index: item.dispatch for item in self.buffer.groups}
+        return [dispatch for _, dispatch in sorted({**self._dispatches, **queued}.items())]
+
     # Dispatching
 
     def _dispatch(self) -> None:
@@ -137,6 +146,7 @@ class Producer:
                 break
             group_index = self.events.dispatched()
             self.in_flight += 1
+            self._dispatches[group_index] = dispatch
             task = self._tasks.create_task(self._make(group_index, dispatch))
             self._running.add(task)
             task.add_done_callback(self._running.discard)
@@ -189,6 +199,7 @@ class Producer:
             raise RerollError(f"group {group_index} was cancelled from within a plugin") from error
         finally:
             self.in_flight -= 1
+            del self._dispatches[group_index]
         self._dispatch()
         self._changed.set()
 

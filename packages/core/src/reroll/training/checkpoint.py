@@ -7,6 +7,7 @@ number of ranks. `optimizer.<parameter>.<key>` holds AdamW's state of a paramete
 from __future__ import annotations
 
 import random
+import shutil
 import warnings
 from collections.abc import Mapping
 from concurrent.futures import Future
@@ -124,6 +125,7 @@ def export_checkpoint(
     names = buckets(empty, shard_bytes)
     files = shard_names(len(names))
     partial = partial_folder(directory)
+    shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     wanted: torch.dtype = getattr(torch, dtype)
     size = 0

@@ -69,4 +69,14 @@ def finish(
     for path in sorted(source.iterdir()):
         if path.is_file() and path.name.startswith(COPIED):
             shutil.copyfile(path, partial / path.name)
+    _put_in_place(partial, directory)
+
+
+def _put_in_place(partial: Path, directory: Path) -> None:
+    """What an earlier start of the run exported gives way; the folder of that name is whole at any moment."""
+    replaced = directory.with_name(f"{directory.name}.replaced")
+    shutil.rmtree(replaced, ignore_errors=True)
+    if directory.exists():
+        directory.rename(replaced)
     partial.rename(directory)
+    shutil.rmtree(replaced, ignore_errors=True)

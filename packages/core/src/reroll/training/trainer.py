@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -59,9 +59,13 @@ class Trainer:
         await self._together("export_hf", directory)
 
     async def save(self, folder: Path, background: bool) -> None:
-        """Every rank writes its part of a checkpoint into `folder`. In the `background`, training may go on at once:
-        what is written is the state at the call."""
-        await self._together("save", folder, background)
+        """Every rank writes its part of a checkpoint into `folder`."""
+        await self.start_save(folder, background)
+
+    def start_save(self, folder: Path, background: bool) -> Awaitable[Any]:
+        """The same, with the calls made before this returns. In the `background`, training may go on at once: what is
+        written is the state at the call."""
+        return asyncio.gather(*(worker.call("save", folder, background) for worker in self.workers))
 
     async def restore(self, folder: Path, version: int) -> None:
         """Every rank reads its part; the trainer goes on at `version`."""

@@ -1,0 +1,121 @@
+"""Starting a run in its folder: for the first time, or once more from what an earlier start left."""
+
+from __future__ import annotations
+
+import itertools
+import secrets
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from reroll.api import RerollError
+from reroll.checkpoints.config import CheckpointSection
+from reroll.checkpoints.state import RunState, read_state
+from reroll.checkpoints.store import FOLDER, CheckpointStore, find_checkpoint
+from reroll.config import LoadedRunFile
+from reroll.config.run import RunSection
+from reroll.launch.attempts import Attempt, AttemptsError, register_attempt, run_lock
+from reroll.launch.config import LaunchSection, holds_run
+from reroll.reporting.config import OutputSection
+from reroll.traces.saved import move_aside
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """What a start goes on from.
+
+    Attributes:
+        same_run: whether it is a checkpoint of this very run, and not one that another run starts from.
+    """
+
+    folder: Path
+    state: RunState
+    same_run: bool
+
+
+@dataclass(frozen=True)
+class Start:
+    """One start of a run, and the folder that it holds."""
+
+    output: Path
+    attempt: Attempt
+    resumed: Resumed | None
+
+
+@contextmanager
+def held_output(run: LoadedRunFile, warn: Callable[[str], None]) -> Iterator[Path]:
+    """The run's folder, in which nobody else starts meanwhile."""
+    output = _make_output(run)
+    with run_lock(output, warn):
+        yield output
+
+
+def begin(run: LoadedRunFile, output: Path, tell: Callable[[str], None], warn: Callable[[str], None]) -> Start:
+    """Counts a start in the folder, which the caller holds, and finds what it goes on from. What an earlier start left
+    beyond that is moved aside.
+
+    Args:
+        tell: told where the run begins; warn: told of checkpoints that are not whole.
+    """
+    before = holds_run(output)
+    if before and not run.get(LaunchSection).auto_resume:
+        raise AttemptsError(
+            f"output.dir: {output} holds a run already, and a run never writes over another; give another folder, or "
+            "set launch.auto_resume = true to go on with it"
+        )
+    resumed = _resumed(run, output, before, warn)
+    version = resumed.state.version if resumed else None
+    most = run.get(LaunchSection).max_retries
+    attempt = register_attempt(output, secrets.token_hex(8), version, most, warn)
+    first = resumed.state.collection if resumed and resumed.same_run else 0
+    moved = move_aside(output, first, attempt.number - 1) if before else []
+    if resumed:
+        tell(
+            f"start {attempt.number}: goes on after {resumed.state.collection} collections, at step "
+            f"{resumed.state.version}, from {resumed.folder}"
+        )
+    elif before:
+        tell(f"start {attempt.number}: begins anew, since {output} holds no whole checkpoint")
+    if moved:
+        tell(f"{len(moved)} folders and files of rollouts beyond it were moved to {output / 'rollouts' / 'superseded'}")
+    return Start(output, attempt, resumed)
+
+
+def _resumed(run: LoadedRunFile, output: Path, before: bool, warn: Callable[[str], None]) -> Resumed | None:
+    """This run's newest whole checkpoint, else the one that the run file names."""
+    if before:
+        search = CheckpointStore(output / FOLDER).whole()
+        for reason in search.passed_over:
+            warn(f"passed over: {reason}")
+        if search.found is not None:
+            return Resumed(search.found.folder, read_state(search.found.folder), same_run=True)
+    load = run.get(CheckpointSection).load
+    if load is None:
+        return None
+    found = find_checkpoint(load)
+    return Resumed(found.folder, read_state(found.folder), same_run=False)
+
+
+def _make_output(run: LoadedRunFile) -> Path:
+    """The run's folder: the given one, or a new one that no other run has."""
+    given = run.get(OutputSection).dir
+    try:
+        if given is not None:
+            given.mkdir(parents=True, exist_ok=True)
+            return given
+        return _new_folder(Path("outputs") / f"{run.get(RunSection).name}-{time.strftime('%Y%m%d-%H%M%S')}")
+    except (OSError, ValueError) as error:
+        raise RerollError(f"output.dir: {given or 'outputs'} cannot be used: {error}") from None
+
+
+def _new_folder(base: Path) -> Path:
+    for number in itertools.count(1):
+        path = base if number == 1 else base.with_name(f"{base.name}-{number}")
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        return path
+    raise AssertionError("unreachable")
