@@ -41,7 +41,7 @@ async def session_of(path, output, *overrides, plugin=None):
     plugins = load_plugins()
     if plugin is not None:
         plugins.register(plugin, "stranger", "reroll-stranger")
-    run = load_run_file(path, overrides, plugins, [size_problems])
+    run = load_run_file(path, [f"output.dir={str(output)!r}", *overrides], plugins, [size_problems])
     output.mkdir(parents=True, exist_ok=True)
     display = Display(1, Console(file=sys.stderr, force_terminal=False))
     start = begin(run, output, display.line, display.warn)

@@ -90,14 +90,22 @@ def test_jsonl_writes_one_line_an_event_with_step_time_and_metrics(tmp_path):
     assert second == {"step": 3, "train/loss": 0.25}
 
 
-def test_jsonl_adds_to_what_an_earlier_attempt_wrote(tmp_path):
-    for step in (1, 2):
+def test_jsonl_goes_on_after_the_checkpoint_and_keeps_what_is_beyond_it_apart(tmp_path):
+    """Steps 1 to 3, a torn line, and a start from the checkpoint of step 2; then one from no checkpoint at all."""
+    for fresh, begins, steps in ((True, 0, (1, 2, 3)), (False, 2, (3,)), (True, 0, (1,))):
         tracker = JsonlTracker()
-        tracker.open(SimpleNamespace(output=tmp_path))
-        tracker.log(step, {})
+        tracker.open(SimpleNamespace(output=tmp_path, fresh=fresh, start_version=begins))
+        for step in steps:
+            tracker.log(step, {"begun at": begins})
         tracker.close()
-    lines = (tmp_path / "metrics.jsonl").read_text("utf-8").splitlines()
-    assert [json.loads(line)["step"] for line in lines] == [1, 2]
+        lines = (tmp_path / "metrics.jsonl").read_text("utf-8").splitlines()
+        assert [json.loads(line)["step"] for line in lines] == [*range(1, begins + 1), *steps]
+        if len(steps) == 3:
+            with (tmp_path / "metrics.jsonl").open("a") as file:
+                file.write('{"step": 2, "torn')
+    superseded = (tmp_path / "metrics.superseded.jsonl").read_text("utf-8")
+    assert '"torn' in superseded
+    assert superseded.count("begun at") == 4
 
 
 def test_jsonl_that_was_never_opened_can_be_closed(tmp_path):

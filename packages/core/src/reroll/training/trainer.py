@@ -132,7 +132,7 @@ async def _raise_death(workers: Sequence[Worker], error: Exception) -> None:
 
 def require_training_extra() -> None:
     """RerollError unless what the worker imports is installed."""
-    missing = [name for name in ("torch", "transformers", "safetensors") if find_spec(name) is None]
+    missing = [name for name in ("torch", "transformers", "safetensors", "accelerate") if find_spec(name) is None]
     if missing:
         raise RerollError(f"training needs {', '.join(missing)}: pip install 'reroll[train]'")
 
