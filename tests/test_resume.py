@@ -1,6 +1,7 @@
 """Checkpoints and resumed runs, as a whole."""
 
 import asyncio
+import functools
 import json
 import os
 import random
@@ -21,6 +22,7 @@ from reroll.models.files import resolve_model
 from reroll.models.load import load_model
 from reroll.plan import size_problems
 from reroll.plugins import load_plugins
+from reroll.tasks.arithmetic import Addition, ArithmeticConfig
 
 SAVES = ["checkpoint.save_interval=1", "launch.auto_resume=true", "checkpoint.keep_last=10"]
 ASYNC = ["async.fully_async=true", "async.max_weight_staleness=1", "serving.publication_mode='refresh'"]
@@ -37,9 +39,9 @@ def run_to_end(path, output, *overrides):
     return done.stderr
 
 
-def kill_when(path, output, happened, *overrides):
-    """Starts the run, kills the controller with SIGKILL once `happened()`, and waits until its workers are gone, whose
-    connection to it has closed; false if the run came to its end before."""
+def kill_when(path, output, happened, *overrides, delay=0.0):
+    """Starts the run, kills the controller with SIGKILL `delay` seconds after `happened()`, and waits until its
+    workers are gone, whose connection to it has closed; false if the run came to its end before."""
     with (output.parent / "killed.log").open("ab") as log:
         run = subprocess.Popen(command(path, output, *overrides), stdout=log, stderr=log, start_new_session=True)
     while not happened():
@@ -47,6 +49,9 @@ def kill_when(path, output, happened, *overrides):
             assert run.returncode == 0, (output.parent / "killed.log").read_text()
             return False
         time.sleep(0.01)
+    time.sleep(delay)
+    if run.poll() is not None:
+        return False
     run.kill()
     run.wait()
     for _ in range(1000):
@@ -275,34 +280,39 @@ def test_a_killed_run_on_saved_rollouts_ends_with_equal_weights(run_file, tmp_pa
 TASKS = 64
 
 
+def done(output):
+    """Collections that were trained on, by their markers."""
+    return len(list((output / "rollouts").glob("step_*/train_rollouts.done")))
+
+
 @pytest.mark.slow
 def test_an_epoch_survives_five_kills_with_every_prompt_trained_on_once(run_file, tmp_path):
     """64 prompts, very different lengths, asynchronous; SIGKILL at random moments."""
     data, output = tmp_path / "tasks.jsonl", tmp_path / "out"
     draw = random.Random(0)
-    rows = []
-    for number in range(TASKS):
-        a, b = draw.randrange(100), draw.randrange(100)
-        rows.append({"prompt": f"{a}+{b}=", "targets": {"regex": str(a + b)}, "prepared_sample_id": f"task-{number}"})
+    tasks = Addition(ArithmeticConfig(high=40, verifier="regex"))
+    rows = [
+        {"messages": task.prompt, "targets": task.targets, "prepared_sample_id": f"task-{number}"}
+        for number, task in ((number, tasks.task(number)) for number in range(TASKS))
+    ]
     data.write_text("".join(json.dumps(row) + "\n" for row in rows))
     options = [
         f"data.task_set={{name='file', path={str(data)!r}}}",
         "data.epochs=1",
         "rollout.num_rollout=1000",
-        "rollout.rollout_batch_size=4",
+        "rollout.max_empty_collections=1000",
+        "rollout.rollout_batch_size=2",
         "rollout.rollout_max_response_len=96",
         "rollout.temperature=1.6",
         *ASYNC,
         *SAVES,
     ]
-    path, kills = run_file(), 0
-    while kills < 5:
+    path = run_file()
+    for _ in range(5):
         # Anywhere from the start of the processes to a few collections after the last checkpoint.
-        begun, patience = time.monotonic(), draw.uniform(4.0, 9.0)
-        if not kill_when(path, output, lambda: time.monotonic() - begun > patience, *options):  # noqa: B023
-            break
-        kills += 1
-    assert kills >= 3, "the run is too short to be killed"
+        wanted = done(output) + draw.randrange(3)
+        reached = functools.partial(lambda count: done(output) >= count, wanted)
+        assert kill_when(path, output, reached, *options, delay=draw.uniform(0.0, 0.3))
     run_to_end(path, output, *options)
     ended = Counter()
     for trace in saved_traces(output):
