@@ -94,6 +94,7 @@ async def run_here(settings: Sequence[str], output: Path) -> dict[str, Any]:
 
     from reroll.assembly import open_session
     from reroll.config import load_run_file
+    from reroll.launch.start import begin, held_output
     from reroll.loop import train
     from reroll.plan import size_problems
     from reroll.plugins import load_plugins
@@ -101,11 +102,11 @@ async def run_here(settings: Sequence[str], output: Path) -> dict[str, Any]:
     from reroll.reporting.summary import Summary
 
     run = load_run_file(CONFIG, settings, load_plugins(), [size_problems])
-    output.mkdir(parents=True)
     summary = Summary("benchmark", output)
     steps: list[dict[str, Any]] = []
-    with (output / "display.txt").open("w") as shown:
-        async with open_session(run, output, Display(1, Console(file=shown)), summary) as session:
+    with held_output(run, print), (output / "display.txt").open("w") as shown:
+        display = Display(1, Console(file=shown))
+        async with open_session(run, begin(run, output, display.line, display.warn), display, summary) as session:
             inner = session.trainer.train
 
             async def timed(samples: list[Any]) -> list[dict[str, float]]:

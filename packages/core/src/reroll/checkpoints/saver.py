@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -86,8 +88,14 @@ class Checkpointer:
 
     def _complete(self, folder: Path, state: RunState) -> None:
         state.write(folder)
-        self.store.complete(state.version, state.collection, {"run_id": state.identity.run_id})
+        facts = {"run_id": state.identity.run_id, "attempt": state.attempt, "run_file_sha256": _digest(state.settings)}
+        self.store.complete(state.version, state.collection, facts)
         self.store.prune(self.section.keep_last, self.section.keep_every)
 
     def _missed(self, version: int, error: Exception) -> None:
         self.warn(f"the checkpoint of step {version} could not be written: {error}; the ones before it stay")
+
+
+def _digest(settings: dict[str, Any]) -> str:
+    """SHA-256 of a resolved run file."""
+    return hashlib.sha256(json.dumps(settings, sort_keys=True).encode()).hexdigest()
