@@ -45,7 +45,8 @@ def _rank(rank, size, address, answers, directories):
 
 
 def _load(directory, ranks):
-    """`digest` of the weights, `tied` embeddings, `packing`: why not, and the `error` instead of all of them."""
+    """`digest` of the weights, `tied` embeddings, `packing`: why not, `noted`: forward passes that FSDP
+    still expects a backward pass of, and the `error` instead of all of them."""
     from reroll.api import RerollError
     from reroll.models.digest import state_digest
     from reroll.training.sharding import TOLERANCE, load_policy
@@ -65,4 +66,5 @@ def _load(directory, ranks):
         "tied": model.get_output_embeddings().weight is model.get_input_embeddings().weight,
         "attention": policy.padded_attention,
         "packing": packing,
+        "noted": len(policy._get_fsdp_state()._comm_ctx.post_forward_order),
     }

@@ -87,6 +87,7 @@ def test_shards_are_the_model_that_transformers_loads(name, directories, on_rank
     assert found["attention"] == whole.config._attn_implementation == ("eager" if name in EAGER else "sdpa")
     assert PADDED.get(name, "") in found["packing"]
     assert bool(found["packing"]) == (name in PADDED)
+    assert found["noted"] == 0, "passes without a backward one would pile up"
 
 
 MIXTURES = {"qwen3_moe": LLAMA | {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16},
