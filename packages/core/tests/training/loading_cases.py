@@ -45,11 +45,13 @@ def _rank(rank, size, address, answers, directories):
 
 
 def _load(directory, ranks):
-    """`digest` of the weights, `tied` embeddings, `packing`: why not, `noted`: forward passes that FSDP
-    still expects a backward pass of, and the `error` instead of all of them."""
+    """Exports the model, and gives the `digest` of its weights, `tied` embeddings, `packing`: why not, and `noted`:
+    forward passes that FSDP still expects a backward pass of; or the `error` instead of all of them."""
     from reroll.api import RerollError
     from reroll.models.digest import state_digest
+    from reroll.training.export import export_hf
     from reroll.training.sharding import TOLERANCE, load_policy
+    from reroll.training.tensors import named_tensors
 
     try:
         policy = load_policy(directory, 1.0, ranks, recompute=False)
@@ -61,6 +63,7 @@ def _load(directory, ranks):
     except RerollError as error:
         packing = str(error)
     model = policy.model
+    export_hf(named_tensors(model), directory / "exported", directory, ranks)
     return {
         "digest": state_digest(model.state_dict().items()),
         "tied": model.get_output_embeddings().weight is model.get_input_embeddings().weight,

@@ -7,13 +7,37 @@ from pathlib import Path
 
 
 def measured_worker():
-    """Exports have shards of 16 MB instead of gigabytes, and `trim` gives back what the process has freed, which a
-    later operation could otherwise use unseen."""
-    from reroll.training import export
-    from reroll.training.worker import TrainerWorker
+    """Exports have shards of 16 MB instead of gigabytes; `trim` gives back what the process has freed, which a later
+    operation could otherwise use unseen; `load_growth` tells by how much the process grew at most in loading."""
+    from reroll.models import sharded
+    from reroll.training import export, worker
 
     export.export_hf.__defaults__ = (16 * 1024**2,)
-    TrainerWorker.trim = lambda worker: ctypes.CDLL(None).malloc_trim(0)
+    worker.TrainerWorker.trim = lambda self: ctypes.CDLL(None).malloc_trim(0)
+    load, fill, grown = worker.load_policy, sharded.load_shards, []
+
+    def load_policy(*arguments, **keywords):
+        before = reset_peak()
+        policy = load(*arguments, **keywords)
+        grown.append(_status("VmHWM") - before)
+        return policy
+
+    def load_shards(*arguments):
+        """Without the pages of mapped files, which belong to the system's cache and are gone when this returns."""
+        before = _status("RssAnon")
+        fill(*arguments)
+        grown.append(_status("RssAnon") - before)
+        reset_peak()
+
+    worker.load_policy, sharded.load_shards = load_policy, load_shards
+    worker.TrainerWorker.load_growth = lambda self: max(grown)
+
+
+def reset_peak():
+    """What the process holds now."""
+    gc.collect()
+    Path("/proc/self/clear_refs").write_text("5")
+    return _status("VmRSS")
 
 
 def growth_of_a_step(vocabulary, answer):
@@ -47,9 +71,7 @@ def growth_of_a_step(vocabulary, answer):
         trainer.train_collection(cut_collection(_samples(vocabulary, length), 8, 1, rule)[0])
 
     train(32)  # moments are there after it, and the gradients stay until the next step
-    gc.collect()
-    Path("/proc/self/clear_refs").write_text("5")
-    before = _status("VmRSS")
+    before = reset_peak()
     train(1024)
     answer.send(_status("VmHWM") - before)
 

@@ -1,5 +1,6 @@
 """Any dense causal language model of transformers: loaded in shards it is the one that transformers loads."""
 
+import asyncio
 import json
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ from reroll.models.load import load_model
 sys.path.insert(0, str(Path(__file__).parent))
 
 from loading_cases import loaded_on_ranks
+from training_cases import ranks_of, samples_of
 
 LLAMA = {
     "vocab_size": 64, "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
@@ -82,6 +84,8 @@ def test_shards_are_the_model_that_transformers_loads(name, directories, on_rank
     whole, found = load_model(directories[name]), on_ranks[name]
     assert found.get("error") is None
     assert found["digest"] == state_digest(whole.state_dict().items())
+    exported = load_model(directories[name] / "exported")
+    assert state_digest(exported.state_dict().items()) == found["digest"]
     assert found["tied"] == (whole.get_output_embeddings().weight is whole.get_input_embeddings().weight)
     assert found["tied"] == (name in TIED)
     assert found["attention"] == whole.config._attn_implementation == ("eager" if name in EAGER else "sdpa")
@@ -92,6 +96,22 @@ def test_shards_are_the_model_that_transformers_loads(name, directories, on_rank
 
 MIXTURES = {"qwen3_moe": LLAMA | {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16},
             "mixtral": LLAMA | {"num_local_experts": 4}}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MIXTURES)
+def test_one_rank_trains_a_mixture_of_experts(name, tmp_path):
+    folder = save_random(name, MIXTURES[name], tmp_path / "model")
+
+    async def run():
+        async with ranks_of(tmp_path, folder, 1, "trainer.lr=1e-3") as trainer:
+            (metrics,) = await trainer.train(samples_of())
+            await trainer.export_hf(tmp_path / "hf")
+            return metrics, await trainer.weights_digest()
+
+    metrics, digest = asyncio.run(run())
+    assert metrics["grad_norm"] > 0
+    assert state_digest(load_model(folder).state_dict().items()) != digest
+    assert state_digest(load_model(tmp_path / "hf").state_dict().items()) == digest
 
 
 def test_what_ranks_cannot_read_is_named(tiny_model, tmp_path):
