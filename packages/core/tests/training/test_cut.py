@@ -63,6 +63,10 @@ def test_loads_differ_by_the_longest_sample_at_most(lengths, ranks):
     assert all(share == sorted(share) for share in shares)
 
 
+def test_tokens_are_spread_not_samples():
+    assert spread([10, 10, 50, 10, 10, 10], 2) == [[2], [0, 1, 3, 4, 5]]
+
+
 @settings(deadline=None)
 @given(
     lengths=LENGTHS,

@@ -84,8 +84,9 @@ def test_a_cold_optimizer_would_go_elsewhere(tiny_model, tmp_path, saved):
     assert distance(weights, asyncio.run(run())) > 1e-5
 
 
-def test_what_is_written_in_the_background_is_the_state_at_the_call(tiny_model, tmp_path):
-    async def run(size):
+@pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.slow), 2])
+def test_what_is_written_in_the_background_is_the_state_at_the_call(tiny_model, tmp_path, size):
+    async def run():
         async with ranks_of(tmp_path, tiny_model, size, "trainer.lr=1e-2") as trainer:
             await train(trainer, range(2))
             digest = await trainer.weights_digest()
@@ -98,24 +99,24 @@ def test_what_is_written_in_the_background_is_the_state_at_the_call(tiny_model, 
             assert await trainer.weights_digest() != digest
             return folder, digest, await trainer.weights_digest()
 
-    async def go_on(size, folder, seeds):
+    async def go_on(folder, seeds):
         async with ranks_of(tmp_path, tiny_model, size, "trainer.lr=1e-2") as trainer:
             await trainer.restore(folder, 2)
             digest = await trainer.weights_digest()
             await train(trainer, seeds)
             return digest, await trainer.weights_digest()
 
-    for size in (1, 2):
-        folder, digest, after = asyncio.run(run(size))
-        assert asyncio.run(go_on(size, folder, range(2, 6))) == (digest, after)
+    folder, digest, after = asyncio.run(run())
+    assert asyncio.run(go_on(folder, range(2, 6))) == (digest, after)
 
 
-def test_random_states_go_on(model_maker, tmp_path):
+@pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.slow), 2])
+def test_random_states_go_on(model_maker, tmp_path, size):
     """With dropout the next step depends on them."""
     folder = model_maker(tmp_path / "model", attention_dropout=0.3)
     settings = ["trainer.disable_dropout=false", "trainer.lr=1e-3"]
 
-    async def run(size, checkpoint, restore):
+    async def run(checkpoint, restore):
         async with ranks_of(tmp_path, folder, size, *settings) as trainer:
             if restore:
                 await trainer.restore(checkpoint, 2)
@@ -125,13 +126,12 @@ def test_random_states_go_on(model_maker, tmp_path):
                 await trainer.save(checkpoint, background=False)
             return [step["grad_norm"] for step in await train(trainer, (2, 3))]
 
-    for size in (1, 2):
-        checkpoint = tmp_path / f"dropout-{size}"
-        first = asyncio.run(run(size, checkpoint, restore=False))
-        assert asyncio.run(run(size, checkpoint, restore=True)) == first
-        for rank in range(size):
-            (checkpoint / f"random-{rank}.pt").unlink()
-        assert asyncio.run(run(size, checkpoint, restore=True)) != first
+    checkpoint = tmp_path / "checkpoint"
+    first = asyncio.run(run(checkpoint, restore=False))
+    assert asyncio.run(run(checkpoint, restore=True)) == first
+    for rank in range(size):
+        (checkpoint / f"random-{rank}.pt").unlink()
+    assert asyncio.run(run(checkpoint, restore=True)) != first
 
 
 OTHERS = {
