@@ -12,7 +12,7 @@ from reroll.api import WorkerDied
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from training_cases import averaged_over_ranks, distance, ranks_of, samples_of, trained
+from training_cases import averaged_over_ranks, dies_after_its_connections, distance, ranks_of, samples_of, trained
 
 SLOWLY = "trainer.lr=1e-4"
 """At 1e-3 the rounding of random rewards grows chaotically."""
@@ -136,3 +136,10 @@ def test_the_death_of_a_rank_is_what_the_run_ends_of(tiny_model, tmp_path):
 
     for victim in (0, 1):
         asyncio.run(work(victim))
+
+
+def test_a_death_counts_more_than_what_the_others_fail_of(tiny_model, tmp_path):
+    """Here they fail half a second before it, of a connection."""
+    with pytest.raises(WorkerDied, match="trainer-1.*exit code 9") as caught:
+        trained(tmp_path, tiny_model, 2, collections_of(1), before=dies_after_its_connections)
+    assert "onnection closed by peer" in str(caught.value.__cause__)

@@ -1,8 +1,12 @@
 """Trainers in real processes, and samples for them."""
 
 import asyncio
+import contextlib
+import os
 import random
+import socket
 import sys
+import time
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -124,3 +128,23 @@ def averaged_over_ranks():
         return metrics
 
     PolicyTrainer.accumulate_gradients = wrong
+
+
+def dies_after_its_connections():
+    """Rank 1 leaves the others, who fail of that, half a second before its process ends."""
+    from reroll.training.step import PolicyTrainer
+
+    step = PolicyTrainer.step
+
+    def dying(self, *arguments):
+        if self.ranks.rank != 1:
+            return step(self, *arguments)
+        for number in range(3, 256):
+            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as found:
+                if found.family in (socket.AF_INET, socket.AF_INET6):
+                    found.getpeername()  # not one that listens
+                    found.shutdown(socket.SHUT_RDWR)
+        time.sleep(0.5)
+        os._exit(9)
+
+    PolicyTrainer.step = dying
