@@ -65,3 +65,9 @@ def make_model(directory, seed=0, **changes):
 def tiny_model(tmp_path_factory):
     """Directory of a random model of about 20 thousand parameters, with tokenizer and chat template."""
     return make_model(tmp_path_factory.mktemp("tiny-model"))
+
+
+@pytest.fixture(scope="session")
+def model_maker():
+    """`make_model`, for models that differ from `tiny_model`."""
+    return make_model

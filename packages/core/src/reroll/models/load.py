@@ -12,12 +12,13 @@ from reroll.models.files import ModelError
 
 
 def load_model(directory: Path) -> Any:
-    """The model in `directory`, a Hugging Face model directory: float32, in evaluation mode, on the CPU.
+    """The model in `directory`, a Hugging Face model directory: float32, in evaluation mode, on the CPU. Its attention
+    is torch's where the architecture knows that, and its own otherwise.
 
     ModelError if a tensor is missing or has another shape than the configuration says.
     """
     model, info = AutoModelForCausalLM.from_pretrained(
-        directory, dtype=torch.float32, attn_implementation="sdpa", local_files_only=True, output_loading_info=True
+        directory, dtype=torch.float32, local_files_only=True, output_loading_info=True
     )
     # transformers would draw what is missing at random, and every process would draw its own.
     wrong = sorted({*map(str, info["missing_keys"]), *map(str, info["mismatched_keys"])})

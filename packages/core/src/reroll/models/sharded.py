@@ -5,7 +5,9 @@ Imported by trainer ranks only: brings torch and transformers.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ def empty_model(directory: Path) -> Any:
 
     config = AutoConfig.from_pretrained(directory, local_files_only=True)
     with init_empty_weights(include_buffers=False):
-        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="sdpa")
+        model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     model.tie_weights()
     model.eval()
     return model
@@ -56,7 +58,7 @@ def load_shards(model: Any, directory: Path) -> None:
     from torch.distributed.tensor import DTensor
     from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
-    with Weights(directory, model.base_model_prefix) as weights, torch.no_grad():
+    with Weights(directory, model) as weights, torch.no_grad():
         filled: set[int] = set()
         for name, tensor in model.state_dict(keep_vars=True).items():
             if id(tensor) in filled:
@@ -75,22 +77,30 @@ def load_shards(model: Any, directory: Path) -> None:
 
 
 class Weights:
-    """The tensors of a model directory, read in slices."""
+    """The tensors of a model directory under the names that the model has for them, read in slices."""
 
-    def __init__(self, directory: Path, prefix: str) -> None:
+    def __init__(self, directory: Path, model: Any) -> None:
         self._directory = directory
-        self._prefix = f"{prefix}." if prefix else ""
         self._open = ExitStack()
-        self._files: dict[str, Any] = {}
+        self._found: dict[str, tuple[Any, str]] = {}
+        """Name → file, and the tensor's name in it."""
+        self._converted: dict[str, str] = {}
+        """Name → one of the stored tensors that it is computed from."""
         paths = sorted(directory.glob("*.safetensors"))
         if not paths:
             raise ModelError(
                 f"{directory} holds no *.safetensors, which several ranks read their parts from; save the model once "
                 "with transformers: AutoModelForCausalLM.from_pretrained(…).save_pretrained(…)"
             )
+        rename = _renaming(model)
         for path in paths:
             file = self._open.enter_context(safe_open(path, framework="pt"))
-            self._files.update(dict.fromkeys(file.keys(), file))
+            for stored in file.keys():  # noqa: SIM118 (no dictionary)
+                name, conversion = rename(stored)
+                if conversion is None:
+                    self._found[name] = (file, stored)
+                else:
+                    self._converted.setdefault(name, stored)
 
     def __enter__(self) -> Weights:
         return self
@@ -99,14 +109,38 @@ class Weights:
         self._open.close()
 
     def find(self, name: str, shape: tuple[int, ...]) -> Any:
-        """A slice reader of the tensor. Files of a model without its head lack the head's prefix."""
-        for known in (name, name.removeprefix(self._prefix), self._prefix + name):
-            if known in self._files:
-                found = self._files[known].get_slice(known)
-                if tuple(found.get_shape()) != shape:
-                    raise ModelError(
-                        f"the weights in {self._directory} do not fit its config.json: {name} has shape "
-                        f"{tuple(found.get_shape())} instead of {shape}"
-                    )
-                return found
-        raise ModelError(f"the weights in {self._directory} do not fit its config.json: {name} is missing")
+        """A slice reader of the tensor."""
+        if name in self._converted:
+            raise ModelError(
+                f"{self._directory}: {name} is put together from several stored tensors, such as "
+                f"{self._converted[name]}, as the experts of a mixture are, and a rank cannot read its part of that: "
+                "use trainer.num_ranks = 1 on a CPU in float32, or a dense model"
+            )
+        if name not in self._found:
+            raise ModelError(f"the weights in {self._directory} do not fit its config.json: {name} is missing")
+        file, stored = self._found[name]
+        found = file.get_slice(stored)
+        if tuple(found.get_shape()) != shape:
+            raise ModelError(
+                f"the weights in {self._directory} do not fit its config.json: {name} has shape "
+                f"{tuple(found.get_shape())} instead of {shape}"
+            )
+        return found
+
+
+def _renaming(model: Any) -> Callable[[str], tuple[str, str | None]]:
+    """Name in a file → name in the model, and a pattern where it is only one part of what the model has: the rules by
+    which transformers itself reads files that older versions of it, or others, wrote."""
+    from transformers.conversion_mapping import get_model_conversion_mapping
+    from transformers.core_model_loading import WeightConverter, rename_source_key
+
+    rules = get_model_conversion_mapping(model)
+    converters = [rule for rule in rules if isinstance(rule, WeightConverter)]
+    renamings = [rule for rule in rules if not isinstance(rule, WeightConverter)]
+    return partial(
+        rename_source_key,
+        weight_renamings=renamings,
+        weight_converters=converters,
+        base_model_prefix=model.base_model_prefix,
+        meta_state_dict=model.state_dict(),
+    )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 import shutil
 import warnings
-from collections.abc import Mapping
+from collections.abc import Container, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
@@ -59,14 +59,10 @@ def _pass_on(saved: Future[Any], done: Future[None]) -> None:
 
 def restore(trainer: PolicyTrainer, folder: Path, version: int) -> None:
     """Reads this rank's part of everything; the trainer goes on at `version`."""
-    metadata = FileSystemReader(folder).read_metadata()
-    known = set(metadata.state_dict_metadata)
-    if any(name.startswith(OPTIMIZER) for name in known):
-        _make_optimizer_state(trainer)
+    known = FileSystemReader(folder).read_metadata().state_dict_metadata
+    _make_optimizer_state(trainer, known)
     state = _state(trainer)
-    missing = sorted(set(state) - known)
-    if missing:
-        raise TrainingError(f"the checkpoint {folder} lacks {', '.join(missing[:5])}: is it of another model?")
+    _check_same_model(folder, known, state)
     ranks = trainer.ranks
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -87,14 +83,36 @@ def _state(trainer: PolicyTrainer) -> dict[str, Any]:
     return state
 
 
-def _make_optimizer_state(trainer: PolicyTrainer) -> None:
-    """What AdamW makes at its first step."""
-    for parameter in trainer.policy.parameters():
-        trainer.optimizer.state[parameter] = {
-            "step": torch.tensor(0.0),
-            "exp_avg": torch.zeros_like(parameter.detach()),
-            "exp_avg_sq": torch.zeros_like(parameter.detach()),
-        }
+def _make_optimizer_state(trainer: PolicyTrainer, known: Container[str]) -> None:
+    """What AdamW makes at the first step of the parameters that had one: all or, before any, none; and none of a
+    parameter that the model does not use."""
+    trainer.optimizer.state.clear()
+    for name, parameter in trainer.policy.model.named_parameters():
+        if f"{OPTIMIZER}{name}.step" in known:
+            trainer.optimizer.state[parameter] = {
+                "step": torch.tensor(0.0),
+                "exp_avg": torch.zeros_like(parameter.detach()),
+                "exp_avg_sq": torch.zeros_like(parameter.detach()),
+            }
+
+
+def _check_same_model(folder: Path, known: Mapping[str, Any], state: Mapping[str, Any]) -> None:
+    """TrainingError unless names and shapes are the same on both sides: what was left over would be lost unnoticed."""
+    wrong = [name for name in state if name not in known]
+    if wrong:
+        fault = f"lacks {_listed(wrong)}"
+    elif wrong := [name for name in known if name not in state]:
+        fault = f"holds {_listed(wrong)}, which this model has not"
+    elif wrong := [name for name, value in state.items() if value.shape != known[name].size]:
+        shapes = f"{list(known[wrong[0]].size)} instead of {list(state[wrong[0]].shape)}"
+        fault = f"holds {_listed(wrong)} with shape {shapes}"
+    else:
+        return
+    raise TrainingError(f"the checkpoint {folder} {fault}: it is of another model; set model.path to the one it is of")
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
 
 
 def _random_state() -> dict[str, Any]:

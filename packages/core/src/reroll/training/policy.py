@@ -44,17 +44,22 @@ class Policy(torch.nn.Module):
         """The log-probabilities alone, `[N]`, without gradient and without dropout."""
         training = self.training
         self.eval()
-        with torch.no_grad():
-            logprobs_N, _ = self.logprobs(batch)
-        self.train(training)
-        self.put_away()
+        try:
+            with torch.no_grad():
+                logprobs_N, _ = self.logprobs(batch)
+        finally:
+            self.train(training)
+            self.put_away()
         return logprobs_N
 
     def put_away(self) -> None:
-        """Parameters that were gathered for a forward pass without a backward one are sharded again."""
-        reshard = getattr(self, "reshard", None)  # where the module is sharded
-        if reshard is not None:
-            reshard()
+        """After a forward pass without a backward one, or one that failed: where the module is sharded, parameters
+        that were gathered are sharded again, and what FSDP noted for the backward pass, which would otherwise grow for
+        ever in a model that is never trained, is forgotten."""
+        for name in ("reset_iter_state", "reshard"):  # the first from torch 2.13 on
+            if hasattr(self, name):
+                getattr(self, name)()
+                return
 
     def _select_attention(self, batch: MicroBatch) -> None:
         """Packed rows have an attention of their own; transformers reads the name at every forward pass."""
@@ -80,19 +85,21 @@ class Policy(torch.nn.Module):
     def _both_logits(self, batch: MicroBatch) -> tuple[Tensor, Tensor]:
         self._select_attention(batch)
         assert batch.attention_RT is not None
-        with torch.no_grad():
-            ours, theirs = self(
-                lambda: (
-                    self.head.logits(hidden_states(self.model, batch)),
-                    self.model(
-                        input_ids=batch.token_ids_RT,
-                        attention_mask=batch.attention_RT,
-                        position_ids=batch.position_ids_RT,
-                        use_cache=False,
-                    ).logits.float(),
+        try:
+            with torch.no_grad():
+                ours, theirs = self(
+                    lambda: (
+                        self.head.logits(hidden_states(self.model, batch)),
+                        self.model(
+                            input_ids=batch.token_ids_RT,
+                            attention_mask=batch.attention_RT,
+                            position_ids=batch.position_ids_RT,
+                            use_cache=False,
+                        ).logits.float(),
+                    )
                 )
-            )
-        self.put_away()
+        finally:
+            self.put_away()
         seen = batch.attention_RT.bool()
         return ours[seen], theirs[seen]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import logging
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -43,6 +45,8 @@ class TrainerWorker:
             torch.use_deterministic_algorithms(True)
             # Every result is written before it is read; filling fresh memory would only cost time.
             torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
+            if size > 1:
+                _give_freed_memory_back()
         self.trainer: PolicyTrainer
         self._scores: Sequence[StepScores] | None = None
 
@@ -181,6 +185,14 @@ class TrainerWorker:
             "optimizer": sum(tensors.local(tensor).nbytes for tensor in state),
             "peak": _peak_bytes(self.ranks.device),
         }
+
+
+def _give_freed_memory_back() -> None:
+    """Has the C library (glibc) map every large tensor by itself. By default it keeps what is freed, in pieces between
+    which others lie: parameters that are gathered layer by layer then leave the size of several whole models behind."""
+    mmap_threshold = -3
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).mallopt(mmap_threshold, 1024**2)
 
 
 def _peak_bytes(device: torch.device) -> int:
