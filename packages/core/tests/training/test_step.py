@@ -153,8 +153,8 @@ def test_chunked_log_probabilities_equal_the_plain_ones(model, temperature, monk
     expected_entropy = -(reference.exp() * reference).sum(-1)[rows, before]
     grads = []
     for elements, kept in ((64 * 3, 0), (64 * 3, 8_000_000), (8_000_000, 8_000_000)):
-        monkeypatch.setattr(logprobs_module, "CHUNK_ELEMENTS", elements)
-        monkeypatch.setattr(logprobs_module, "KEPT_ELEMENTS", kept)
+        monkeypatch.setitem(logprobs_module.CHUNK_ELEMENTS, "cpu", elements)
+        monkeypatch.setitem(logprobs_module.KEPT_ELEMENTS, "cpu", kept)
         found, entropy = token_logprobs(model, PolicyHead(model, temperature), batch)
         assert torch.allclose(found, expected, atol=1e-5)
         assert torch.allclose(entropy, expected_entropy, atol=1e-5)

@@ -15,11 +15,12 @@ from reroll.api import TrainingError
 from reroll.training.attention import packed_arguments
 from reroll.training.batching import MicroBatch
 
-CHUNK_ELEMENTS = 8_000_000
-"""Logits held at once (32 MB in float32)."""
-KEPT_ELEMENTS = 32_000_000
-"""Logits of a micro-batch that are kept for the backward pass, instead of being computed again, if all of them are no
-more than this (128 MB)."""
+CHUNK_ELEMENTS = {"cpu": 4_000_000, "cuda": 128_000_000}
+"""By device: logits held at once (16 and 512 MB in float32). Fewer would leave a GPU reading the output embedding more
+often than it multiplies with it."""
+KEPT_ELEMENTS = {"cpu": 32_000_000, "cuda": 512_000_000}
+"""By device: logits of a micro-batch that are kept for the backward pass, instead of being computed again, if all of
+them are no more than this (128 MB and 2 GB)."""
 
 
 class LogitShape(NamedTuple):
@@ -61,10 +62,10 @@ class ChosenLogprobs(torch.autograd.Function):
         ctx: Any, hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, target_N: Tensor, shape: LogitShape
     ) -> tuple[Tensor, Tensor]:
         tokens, vocabulary = len(target_N), weight_VD.shape[0]
-        kept: list[Tensor] | None = [] if tokens * vocabulary <= KEPT_ELEMENTS else None
+        kept: list[Tensor] | None = [] if tokens * vocabulary <= KEPT_ELEMENTS[hidden_ND.device.type] else None
         logprobs_N = torch.empty(tokens, dtype=torch.float32, device=hidden_ND.device)
         lse_N, entropy_N = torch.empty_like(logprobs_N), torch.empty_like(logprobs_N)
-        for part in _chunks(tokens, vocabulary):
+        for part in _chunks(hidden_ND, vocabulary):
             z_CV = shape.forward(_logits(hidden_ND[part], weight_VD, bias_V))
             lse_C = torch.logsumexp(z_CV, dim=-1)
             p_CV = torch.exp(z_CV - lse_C[:, None])
@@ -85,7 +86,7 @@ class ChosenLogprobs(torch.autograd.Function):
         # Summed in float32, whatever the weight's type: there is one addition a chunk.
         grad_weight_VD = torch.zeros(weight_VD.shape, dtype=torch.float32, device=weight_VD.device)
         grad_bias_V = None if bias_V is None else torch.zeros_like(bias_V, dtype=torch.float32)
-        for number, part in enumerate(_chunks(len(target_N), weight_VD.shape[0])):
+        for number, part in enumerate(_chunks(hidden_ND, weight_VD.shape[0])):
             if kept:
                 z_CV = kept[number]
             else:
@@ -109,8 +110,8 @@ def _logits(hidden_CD: Tensor, weight_VD: Tensor, bias_V: Tensor | None) -> Tens
     return torch.nn.functional.linear(hidden_CD, weight_VD, bias_V)
 
 
-def _chunks(tokens: int, vocabulary: int) -> Iterator[slice]:
-    size = max(1, CHUNK_ELEMENTS // vocabulary)
+def _chunks(hidden_ND: Tensor, vocabulary: int) -> Iterator[slice]:
+    tokens, size = len(hidden_ND), max(1, CHUNK_ELEMENTS[hidden_ND.device.type] // vocabulary)
     for start in range(0, tokens, size):
         yield slice(start, min(start + size, tokens))
 
