@@ -2,6 +2,7 @@
 
 import copy
 import random
+from itertools import pairwise, product
 
 import pytest
 import torch
@@ -17,6 +18,7 @@ from reroll.training.policy import Policy
 from reroll.training.ranks import Ranks
 from reroll.training.scoring import ScoringRule, StepScores
 from reroll.training.step import PolicyTrainer, StepSettings
+from reroll.training.tensors import all_finite
 
 SETTINGS = StepSettings(
     lr=1e-3, min_lr=0.0, lr_decay_style="constant", warmup_steps=0,
@@ -221,3 +223,44 @@ def test_the_reference_is_frozen_and_counts(model):
     assert first["kl"] == pytest.approx(0.0, abs=1e-6)
     assert second["kl"] > 1e-6
     assert all(torch.equal(a, b) for a, b in zip(trainer.reference.parameters(), model.parameters(), strict=True))
+
+
+def splits(rows):
+    """Every way to cut `rows` rows, in order."""
+    for chosen in product([False, True], repeat=max(rows - 1, 0)):
+        ends = [place + 1 for place, cuts in enumerate(chosen) if cuts] + [rows]
+        yield list(pairwise([0, *ends]))
+
+
+def test_a_padded_cut_costs_least():
+    """Of all ways to cut the rows from the longest to the shortest, counting padded tokens and passes."""
+    draw = random.Random(3)
+    rule = MicroBatchRule(max_tokens=120, pass_tokens=12)
+    for _ in range(60):
+        lengths = [draw.choice([draw.randint(1, 9), draw.randint(20, 140)]) for _ in range(draw.randint(1, 9))]
+        sizes = sorted(lengths, reverse=True)
+        costs = [
+            sum((end - start) * sizes[start] + rule.pass_tokens for start, end in split)
+            for split in splits(len(sizes))
+            if all(end - start == 1 or (end - start) * sizes[start] <= rule.max_tokens for start, end in split)
+        ]
+        batches = [[lengths[index] for index in batch] for batch in cut(lengths, rule)]
+        assert sorted(size for batch in batches for size in batch) == sizes[::-1]
+        assert sum(len(batch) * max(batch) + rule.pass_tokens for batch in batches) == min(costs)
+
+
+def test_a_pass_of_its_own_must_save_more_than_it_costs():
+    assert [len(batch) for batch in cut([300, 300, *[30] * 14], MicroBatchRule(16384))] == [2, 14]
+    assert [len(batch) for batch in cut([300, 300, *[30] * 14], MicroBatchRule(16384, pass_tokens=5000))] == [16]
+    assert cut([], MicroBatchRule(16)) == cut([], MicroBatchRule(16, packed=True)) == []
+
+
+@pytest.mark.parametrize(("value", "finite"), [(1.0, True), (3e38, True), (float("inf"), False), (float("nan"), False)])
+def test_weights_that_are_not_finite_are_found(value, finite):
+    """Also where the sum of finite ones is not."""
+    tensors = [torch.ones(3, 2), torch.full((4,), value), torch.zeros(0)]
+    assert all_finite(tensors) is finite
+
+
+def test_infinities_of_both_signs_are_found():
+    assert not all_finite([torch.tensor([float("inf"), float("-inf")])])

@@ -19,7 +19,7 @@ from reroll.training.policy import Policy
 from reroll.training.ranks import Ranks
 from reroll.training.schedule import DecayShape, DecayStyle, learning_rate
 from reroll.training.scoring import ScoringRule, StepScores
-from reroll.training.tensors import local, whole
+from reroll.training.tensors import all_finite, local, whole
 
 ScoringPass = Literal["standalone", "checked", "skipped"]
 
@@ -129,8 +129,8 @@ class PolicyTrainer:
             )
         self.optimizer.step()
         self.version += 1
-        bad = sum(not bool(torch.isfinite(local(parameter)).all()) for parameter in self.policy.parameters())
-        if self.ranks.sum({"bad": bad})["bad"]:
+        finite = all_finite([local(parameter.detach()) for parameter in self.policy.parameters()])
+        if self.ranks.sum({"bad": not finite})["bad"]:
             raise TrainingError(
                 f"step {self.version} made weights that are not finite (lr {rate}, gradient norm {norm}); they are "
                 "neither published, saved nor exported. Lower trainer.lr or trainer.weight_decay"

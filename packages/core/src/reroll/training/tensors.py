@@ -28,6 +28,13 @@ def whole(tensor: Any) -> Tensor:
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor  # type: ignore[no-any-return]
 
 
+def all_finite(tensors: Sequence[Tensor]) -> bool:
+    """Whether every element is. Sums tell it in one pass over memory and one wait for the device; only where one is
+    not finite, which a sum of finite numbers may be as well, is every element looked at."""
+    sums = torch.stack([tensor.sum(dtype=torch.float32) for tensor in tensors])
+    return bool(sums.isfinite().all()) or all(bool(tensor.isfinite().all()) for tensor in tensors)
+
+
 def named_tensors(model: torch.nn.Module) -> dict[str, Tensor]:
     """Every parameter and persistent buffer by name; a tied tensor appears once."""
     seen: set[int] = set()

@@ -11,7 +11,7 @@ from typing import Any
 
 from reroll.api import Placement, RerollError, RunFile, Sample, Selection, WeightBucket, Worker, WorkerDied, WorkerSpec
 from reroll.training.config import ObjectiveSection, TrainerSection
-from reroll.training.cut import MicroBatchRule, RankStep, cut_collection
+from reroll.training.cut import MicroBatchRule, RankStep, cut_collection, pass_tokens
 from reroll.workers.together import together
 
 LOOPBACK = "127.0.0.1"
@@ -173,7 +173,8 @@ async def start_trainer(
         section.packing,
     )
     facts = await call_ranks(workers, "load", [arguments] * size)
-    rule = MicroBatchRule(section.micro_batch_tokens, section.micro_batch_size, facts[0]["packed"])
+    packed, cost = facts[0]["packed"], pass_tokens(facts[0]["device"])
+    rule = MicroBatchRule(section.micro_batch_tokens, section.micro_batch_size, packed, cost)
     return Trainer(workers, global_batch_size, rule)
 
 

@@ -1,0 +1,40 @@
+"""The benchmarks that compare arithmetic find the same one."""
+
+import importlib.util
+import sys
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
+
+
+@pytest.fixture
+def trainer_benchmark(monkeypatch):
+    spec = importlib.util.spec_from_file_location("benchmarked_trainer", BENCHMARKS / "trainer.py")
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, module)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module, "PRODUCT_SIZE", 64)
+    return module
+
+
+def small(benchmark):
+    return replace(next(found for found in benchmark.WORKLOADS if found.name == "tiny-skewed"), count=16)
+
+
+def test_the_trainer_and_the_bare_loop_take_the_same_step(trainer_benchmark, tmp_path, capsys):
+    workload = small(trainer_benchmark)
+    result = trainer_benchmark.measure(workload, trainer_benchmark.model_directory("tiny", tmp_path), rounds=1)
+    assert set(result["ratios"]) == {"bare", "bare_best", "packed"}
+    trainer_benchmark.show(result)
+    assert "padded is" in capsys.readouterr().out
+
+
+def test_another_step_is_refused(trainer_benchmark, tmp_path, monkeypatch):
+    per_token = partial(trainer_benchmark.Recipe, calculate_per_token_loss=True)
+    monkeypatch.setattr(trainer_benchmark, "Recipe", per_token)
+    with pytest.raises(SystemExit, match="different gradient norms"):
+        trainer_benchmark.measure(small(trainer_benchmark), trainer_benchmark.model_directory("tiny", tmp_path), 1)
