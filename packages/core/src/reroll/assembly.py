@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
-import secrets
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import asdict
@@ -14,7 +12,6 @@ from typing import Any
 import tomli_w
 
 from reroll.api import (
-    CheckpointError,
     Engine,
     EngineContext,
     Placement,
@@ -27,10 +24,12 @@ from reroll.api import (
 )
 from reroll.checkpoints.config import CheckpointSection
 from reroll.checkpoints.saver import Checkpointer
-from reroll.checkpoints.state import Identity, changed_settings, data_identity, identity_problems, model_identity
+from reroll.checkpoints.state import Identity
 from reroll.checkpoints.store import FOLDER, CheckpointStore
 from reroll.config import LoadedRunFile
+from reroll.config.atomic import write_whole
 from reroll.config.run import RunSection
+from reroll.launch.config import RUN_FILE
 from reroll.launch.start import Start
 from reroll.models.config import ModelSection
 from reroll.models.files import ModelFiles, resolve_model
@@ -86,13 +85,12 @@ async def open_session(
     replayed = run.get(DebugSection).load_rollouts
     run_seed, data_seed, rollout_seed = seeds(run)
     files = resolve_model(run.get(ModelSection).path)
-    renderer = Renderer(files, _chat_template(run))
+    renderer = Renderer(files, run.get(ModelSection).chat_template_text())
     filters: dict[str, PromptFilter] = {item.name: run.make("prompt_filters", item) for item in data.prompt_filters}
     for prompt_filter in filters.values():
         prompt_filter.prepare()
     context = make_context(run, files, renderer, start, Seeds(run_seed, data_seed, rollout_seed), filters)
-    identity = await asyncio.to_thread(_identity, run, files, context, start, display)
-    (output / "run.toml").write_text(tomli_w.dumps(run.to_toml()), "utf-8")
+    write_whole(output / RUN_FILE, tomli_w.dumps(run.to_toml()))
     (output / "context.json").write_text(json.dumps(context.to_json(), indent=2) + "\n", "utf-8")
     parts = AsyncExitStack()
     try:
@@ -134,9 +132,9 @@ async def open_session(
             if replayed
             else _producer(run, cursor, maker, events, publisher, first)
         )
-        checkpoints = _checkpointer(run, identity, context, trainer, display)
+        checkpoints = _checkpointer(run, start.identity, context, trainer, display)
         if checkpoints is not None:
-            parts.push_async_callback(checkpoints.wait)
+            parts.push_async_callback(checkpoints.close)
         session = Session(
             rollout=rollout,
             evaluation=run.get(EvalSection),
@@ -183,32 +181,6 @@ def _cursor(run: LoadedRunFile, renderer: Renderer, filters: Mapping[str, Prompt
         shuffle=data.shuffle,
         epochs=data.epochs,
     )
-
-
-def _identity(
-    run: LoadedRunFile, files: ModelFiles, context: RunContext, start: Start, display: Display
-) -> Identity | None:
-    """What the run's checkpoints are known by, None where none is made or read. RerollError if the one that this start
-    goes on from is of other data, another model or another seed."""
-    if run.get(CheckpointSection).save_interval is None and start.resumed is None:
-        return None
-    settings = run.to_toml()
-    now = Identity(
-        run_id=context.run_id,
-        seeds=asdict(context.seeds),
-        data=data_identity(settings, run.make("task_sets", run.get(DataSection).task_set)),
-        model=model_identity(files),
-    )
-    if start.resumed is not None:
-        saved = start.resumed.state
-        if problems := identity_problems(saved.identity, now):
-            raise CheckpointError(
-                "\n  ".join([f"{start.resumed.folder} is of another run:", *problems])
-                + "\nUndo the change, or start a new run in another output.dir"
-            )
-        for change in changed_settings(saved.settings, settings):
-            display.line(f"changed since the checkpoint: {change}")
-    return now
 
 
 def _checkpointer(
@@ -327,7 +299,6 @@ def make_context(
 ) -> RunContext:
     """The run's identity, made once a start."""
     state = start.resumed.state if start.resumed else None
-    same_run = start.resumed is not None and start.resumed.same_run
     data, rollout, settings = run.get(DataSection), run.get(RolloutSection), run.to_toml()
     judges: dict[str, Any] = {}
     for item in data.verifiers:
@@ -341,7 +312,7 @@ def make_context(
     sampling = asdict(rollout.sampling(seed=0))
     sampling.pop("seed")
     return RunContext(
-        run_id=state.identity.run_id if state and same_run else secrets.token_hex(8),
+        run_id=start.run_id,
         name=run.get(RunSection).name,
         attempt=start.attempt.attempt,
         fresh=state is None,
@@ -364,8 +335,3 @@ def make_context(
         data=settings["data"]["task_set"],
         filters={name: prompt_filter.fingerprint for name, prompt_filter in filters.items()},
     )
-
-
-def _chat_template(run: LoadedRunFile) -> str | None:
-    path = run.get(ModelSection).chat_template
-    return path.read_text("utf-8") if path else None

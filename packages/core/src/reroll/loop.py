@@ -1,4 +1,4 @@
-"""The training loop: collect, train, publish, save, evaluate. Generation and scoring run beside it, as far as the
+"""The training loop: collect, train, publish, evaluate, save. Generation and scoring run beside it, as far as the
 staleness bound lets them; with a bound of 0 they take turns with it."""
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ async def train(session: Session) -> None:
             empty = 0 if steps else empty + 1
             if empty == session.rollout.max_empty_collections:
                 raise NothingToLearn(session.why_empty(collection, empty))
-            await session.checkpoint(collection)
             await session.evaluate()
+            await session.checkpoint(collection)
         if collection is not None and not session.trainer.version:
             raise NothingToLearn(session.why_empty(collection, empty))
+        await session.evaluate(every_set=True)
         if collection is not None:
             await session.checkpoint(collection, last=True)
-        await session.evaluate(every_set=True)

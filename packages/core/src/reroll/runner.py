@@ -15,6 +15,7 @@ from reroll.config import LoadedRunFile
 from reroll.config.run import RunSection
 from reroll.launch.start import Start, begin, held_output
 from reroll.loop import train
+from reroll.models.config import ModelSection
 from reroll.reporting.config import OutputSection
 from reroll.reporting.display import Display
 from reroll.reporting.summary import Summary, closing_lines
@@ -30,9 +31,15 @@ async def run_training(run: LoadedRunFile, began: float) -> int:
         logging.basicConfig(
             filename=output / "run.log", level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
         )
-        for text in early:
-            display.warn(text)
-        return await _run(run, begin(run, output, display.line, display.warn), display, began)
+        try:
+            for text in early:
+                display.warn(text)
+            start = begin(run, output, display.line, display.warn)
+        except BaseException as error:
+            display.close()
+            logging.getLogger("reroll").error("the run was not started: %s", error)
+            raise
+        return await _run(run, start, display, began)
 
 
 async def _run(run: LoadedRunFile, start: Start, display: Display, began: float) -> int:
@@ -83,9 +90,11 @@ async def _work(run: LoadedRunFile, start: Start, display: Display, summary: Sum
                 raise deaths[0] from None
             interrupted = error
             _forget_cancellation()
+            await session.checkpoint_interrupted()
         finally:
             session.finish_summary()
         await _export(run, session)
+        await session.wait_for_checkpoints()
         if interrupted is not None:
             raise interrupted
 
@@ -102,7 +111,7 @@ async def _export(run: LoadedRunFile, session: Session) -> None:
     session.summary.steps = await session.trainer.refresh_version()
     if run.get(OutputSection).export_hf and session.trainer.version:
         target = session.context.output / "model"
-        await session.trainer.export_hf(target)
+        await session.trainer.export_hf(target, run.get(ModelSection).chat_template_text())
         session.summary.model = target
 
 
@@ -142,7 +151,11 @@ def _tell(summary: Summary, display: Display) -> None:
         summary.write()
     except OSError as error:
         display.line(f"summary.json could not be written: {error}")
-    model = ", the model" if summary.model else ", no weights (output.export_hf is off)" if summary.steps else ""
+    model = ", the model" if summary.model else ""
+    if summary.checkpoint:
+        model += f", the checkpoint {summary.checkpoint.name}"
+    elif not model and summary.steps:
+        model = ", no weights (neither output.export_hf nor checkpoint.save_interval is set)"
     if summary.ended == "interrupted":
         display.line(
             f"interrupted {summary.message}; kept: {summary.collections} collections of rollouts, metrics{model}"

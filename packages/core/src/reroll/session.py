@@ -40,9 +40,9 @@ from reroll.rollouts.events import GroupEvents
 from reroll.rollouts.groups import GroupMaker
 from reroll.rollouts.producer import Producer
 from reroll.rollouts.replayed import SavedCollections
-from reroll.tasks.cursor import Cursor
+from reroll.tasks.cursor import Cursor, Dispatch
 from reroll.traces.samples import collection_samples, unweighted_samples
-from reroll.traces.saved import SavedGroup, mark_complete, save_groups, write_traces
+from reroll.traces.saved import UNUSED, SavedGroup, mark_complete, save_groups, write_traces
 from reroll.training.config import ObjectiveSection
 from reroll.training.trainer import Trainer
 from reroll.workers.together import first_cause, uninterrupted
@@ -73,8 +73,18 @@ class Session:
     _evaluated: dict[str, int] = field(default_factory=dict)
     _began: float | None = None
     _warned: set[str] = field(default_factory=set)
-    _saved: int = 0
-    """Collections that the last checkpoint of this start has behind it."""
+    _saved: tuple[int, dict[str, int]] | None = None
+    """Collections and evaluations that the last checkpoint of this start has behind it."""
+    _collected: Collection | None = None
+    """What was taken for the trainer, until it is trained on."""
+    _unfinished: Sequence[Dispatch] = ()
+    """What was under way when the producer was stopped."""
+    _trained: int = field(init=False)
+    """Collections that are trained on."""
+
+    def __post_init__(self) -> None:
+        self._trained = self.context.start_rollout_id
+
     _evaluation_seconds: float = 0.0
     """Since training began."""
     _reported: Totals = field(default_factory=Totals)
@@ -94,6 +104,7 @@ class Session:
                     self.producer.start(tasks)
                     yield
                 finally:
+                    self._unfinished = self.producer.unfinished()
                     self.producer.stop()
         except BaseExceptionGroup as error:
             cause = first_cause(error)
@@ -107,7 +118,7 @@ class Session:
             self.events.left(item.group.group_index, item.leaves("returned"))
         self.events.return_rest()
         rest = [*_saved(expired, "expired"), *_saved(queued, "returned")]
-        path = self.context.output / "rollouts" / "unused_rollouts.jsonl"
+        path = self.context.output / "rollouts" / UNUSED
         try:
             if rest:
                 write_traces(path, rest)
@@ -135,16 +146,40 @@ class Session:
         self._wall_before = summary.training_wall_seconds
 
     async def checkpoint(self, collection: Collection, last: bool = False) -> None:
-        """Makes a checkpoint if one is due after this collection; after the `last` one it always is."""
+        """Makes a checkpoint if one is due after this collection; after the `last` one of this start it always is."""
         done = collection.rollout_id + 1
-        if self.checkpoints is None or not (last or self.checkpoints.is_due(done)) or self._saved == done:
+        if self.checkpoints is not None and (
+            last or (self.checkpoints.is_due(done) and done < self.rollout.num_rollout)
+        ):
+            await self._make_checkpoint(done, self.producer.unfinished())
+
+    async def checkpoint_interrupted(self) -> None:
+        """The run was stopped while nothing was wrong with it: what was trained on is kept, and what was under way is
+        dispatched again by the next start."""
+        if self.checkpoints is None or self._trained == self.context.start_rollout_id:
             return
-        self._saved = done
+        collected = [item.dispatch for item in self._collected.groups] if self._collected else []
+        await self._make_checkpoint(self._trained, [*collected, *self._unfinished])
+
+    async def wait_for_checkpoints(self) -> None:
+        """Until what is being written is whole; the summary says so."""
+        if self.checkpoints is not None:
+            await self.checkpoints.wait()
+            self.finish_summary()
+
+    async def _make_checkpoint(self, done: int, unfinished: Sequence[Dispatch]) -> None:
+        assert self.checkpoints is not None
+        holds = (done, dict(self._evaluated))
+        if self._saved == holds:
+            await self.checkpoints.wait()
+            if self.checkpoints.last is not None and not self.checkpoints.missed_last:
+                return
+        self._saved = holds
         self.finish_summary()
         await self.checkpoints.save(
             self.trainer.version,
             done,
-            cursor=self.cursor.state(self.producer.unfinished()),
+            cursor=self.cursor.state(unfinished),
             events=self.events.state(),
             summary=self.summary.state(),
             evaluations=dict(self._evaluated),
@@ -157,6 +192,7 @@ class Session:
             self.display.begin()
         self.display.phase("training")
         collection = await self.producer.collect(self.trainer.version)
+        self._collected = collection
         if collection is not None:
             self._warn(item.group for item in collection.groups)
         return collection
@@ -227,6 +263,7 @@ class Session:
         for item, staleness in zip(collection.groups, collection.staleness(), strict=True):
             self.events.left(item.group.group_index, item.leaves("consumed"), staleness)
         mark_complete(self.context.output, collection.rollout_id, traces)
+        self._collected, self._trained = None, collection.rollout_id + 1
 
     def why_empty(self, collection: Collection, collections: int) -> str:
         """What the user should know when `collections` in a row held no group worth training on."""
@@ -289,6 +326,7 @@ class Session:
         ages = collection.staleness()
         consumed = [age for item, age in zip(collection.groups, ages, strict=True) if item.passed]
         metrics = collection_metrics(decided, consumed) | training_metrics(steps) | self.events.metrics()
+        metrics["rollout/collections"] = collection.rollout_id + 1
         metrics |= pipeline_metrics(self.events.ledger.summary(), self.events.retried) | now.since(before)
         if publication:
             summary.publication_seconds += publication.seconds
@@ -318,6 +356,9 @@ class Session:
         self.summary.ledger = self.events.ledger.summary()
         self.summary.filtered = dict(self.events.filtered)
         self.summary.skipped = dict(self.cursor.skipped)
+        if self.checkpoints is not None:
+            self.summary.checkpoint = self.checkpoints.last
+            self.summary.missed_checkpoints = self.checkpoints.missed
 
 
 def _saved(groups: Iterable[FinishedGroup], disposition: Disposition) -> list[SavedGroup]:

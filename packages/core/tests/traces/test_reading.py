@@ -302,18 +302,18 @@ def names(folder):
 def test_steps_beyond_a_checkpoint_are_moved_aside(tmp_path):
     output_with_steps(tmp_path, [0, 1, 2, 10])
     (tmp_path / "rollouts" / "step_3.mine").mkdir()
-    moved = move_aside(tmp_path, 2, 1)
+    moved = move_aside(tmp_path, 2, 0, 1)
     folder = tmp_path / "rollouts" / "superseded" / "attempt_1"
     assert moved == [folder / "step_2", folder / "step_10", folder / "unused_rollouts.jsonl"]
     assert names(tmp_path / "rollouts") == ["step_0", "step_1", "step_3.mine", "superseded"]
     assert read_groups(folder / "step_10") == [saved_group(10)]
     assert read_traces(folder / "unused_rollouts.jsonl") == [saved_group(99)]
-    assert move_aside(tmp_path, 2, 1) == move_aside(tmp_path, 2, 2) == []
+    assert move_aside(tmp_path, 2, 0, 1) == move_aside(tmp_path, 2, 0, 2) == []
     assert names(tmp_path / "rollouts" / "superseded") == ["attempt_1"]
 
 
 def test_a_run_without_rollouts_has_nothing_to_move(tmp_path):
-    assert move_aside(tmp_path, 0, 1) == []
+    assert move_aside(tmp_path, 0, -1, 1) == []
     assert names(tmp_path) == []
 
 
@@ -331,9 +331,9 @@ def test_a_move_that_was_killed_is_finished_by_the_next(tmp_path, monkeypatch, s
     monkeypatch.setattr(Path, "rename", dies)
     if stop < 3:
         with pytest.raises(KeyboardInterrupt):
-            move_aside(tmp_path, 1, 4)
+            move_aside(tmp_path, 1, 0, 4)
     monkeypatch.undo()
-    move_aside(tmp_path, 1, 4)
+    move_aside(tmp_path, 1, 0, 4)
     assert names(tmp_path / "rollouts") == ["step_0", "superseded"]
     assert names(tmp_path / "rollouts" / "superseded" / "attempt_4") == ["step_1", "step_2", "unused_rollouts.jsonl"]
 
@@ -342,7 +342,7 @@ def test_nothing_that_was_moved_aside_before_is_written_over(tmp_path):
     for number in range(2):
         saved_step(tmp_path, saved_group(number), step=1)
         write_traces(tmp_path / "rollouts" / "unused_rollouts.jsonl", [saved_group(50 + number)])
-        move_aside(tmp_path, 0, 1)
+        move_aside(tmp_path, 0, -1, 1)
     folder = tmp_path / "rollouts" / "superseded" / "attempt_1"
     assert read_groups(folder / "step_1") == [saved_group(0)]
     assert read_groups(folder / "step_1-2") == [saved_group(1)]

@@ -112,7 +112,7 @@ def test_what_is_written_in_the_background_is_the_state_at_the_call(tiny_model, 
 
 @pytest.mark.parametrize("size", [pytest.param(1, marks=pytest.mark.slow), 2])
 def test_random_states_go_on(model_maker, tmp_path, size):
-    """With dropout the next step depends on them."""
+    """With dropout the next step depends on them; a new process begins with those of its seed."""
     folder = model_maker(tmp_path / "model", attention_dropout=0.3)
     settings = ["trainer.disable_dropout=false", "trainer.lr=1e-3"]
 
@@ -129,9 +129,6 @@ def test_random_states_go_on(model_maker, tmp_path, size):
     checkpoint = tmp_path / "checkpoint"
     first = asyncio.run(run(checkpoint, restore=False))
     assert asyncio.run(run(checkpoint, restore=True)) == first
-    for rank in range(size):
-        (checkpoint / f"random-{rank}.pt").unlink()
-    assert asyncio.run(run(checkpoint, restore=True)) != first
 
 
 OTHERS = {
@@ -187,9 +184,7 @@ def test_the_first_truncated_file_is_named_and_an_older_checkpoint_taken(tiny_mo
     asyncio.run(run())
     newest = store.folder(2)
     files = sorted(path for path in newest.rglob("*") if path.is_file())
-    assert {"__0_0.distcp", "__1_0.distcp", ".metadata", "random-0.pt", "random-1.pt", "manifest.json"} == {
-        path.name for path in files
-    }
+    assert {"__0_0.distcp", "__1_0.distcp", ".metadata", "manifest.json"} == {path.name for path in files}
     assert CheckpointStore(store.root).whole().found.folder == newest
     for path in files:
         content = path.read_bytes()

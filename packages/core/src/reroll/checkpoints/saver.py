@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import json
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -14,6 +15,8 @@ from reroll.api import RerollError
 from reroll.checkpoints.config import CheckpointSection
 from reroll.checkpoints.state import Identity, RunState
 from reroll.checkpoints.store import CheckpointStore
+
+CLOSE_SECONDS = 30.0
 
 
 class TrainerState(Protocol):
@@ -40,8 +43,11 @@ class Checkpointer:
     settings: dict[str, Any]
     attempt: str
     warn: Callable[[str], None]
-    written: int = 0
-    """Checkpoints that are whole by now."""
+    missed: int = 0
+    """Checkpoints of this start that could not be written."""
+    last: Path | None = None
+    """The last one that is whole."""
+    missed_last: bool = False
     _saving: asyncio.Task[None] | None = field(default=None, init=False)
 
     def is_due(self, collections: int) -> bool:
@@ -77,22 +83,34 @@ class Checkpointer:
             await asyncio.shield(self._saving)
             self._saving = None
 
+    async def close(self) -> None:
+        """The run ends: what cannot be written soon, because a rank has failed, is not waited for."""
+        if self._saving is not None:
+            await asyncio.wait({self._saving}, timeout=CLOSE_SECONDS)
+            self._saving.cancel()
+
     async def _write(self, folder: Path, state: RunState, calls: Awaitable[Any]) -> None:
         try:
             await calls
             await asyncio.to_thread(self._complete, folder, state)
         except Exception as error:
             self._missed(state.version, error)
-        else:
-            self.written += 1
+            with suppress(RerollError, OSError):
+                await asyncio.to_thread(self.store.discard, state.version)
+            return
+        self.last, self.missed_last = folder, False
+        try:
+            await asyncio.to_thread(self.store.prune, self.section.keep_last, self.section.keep_every)
+        except RerollError as error:
+            self.warn(f"an old checkpoint stays: {error}")
 
     def _complete(self, folder: Path, state: RunState) -> None:
         state.write(folder)
         facts = {"run_id": state.identity.run_id, "attempt": state.attempt, "run_file_sha256": _digest(state.settings)}
         self.store.complete(state.version, state.collection, facts)
-        self.store.prune(self.section.keep_last, self.section.keep_every)
 
     def _missed(self, version: int, error: Exception) -> None:
+        self.missed, self.missed_last = self.missed + 1, True
         self.warn(f"the checkpoint of step {version} could not be written: {error}; the ones before it stay")
 
 

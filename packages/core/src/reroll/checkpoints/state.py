@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,6 +10,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from reroll.api import CheckpointError, TaskSet
+from reroll.config.atomic import write_whole
 from reroll.config.problems import shown
 from reroll.models.files import ModelFiles, sampled_sha256
 from reroll.traces.checked import Checked, Table, Text, checked
@@ -62,12 +62,7 @@ class RunState(Checked):
     def write(self, folder: Path) -> Path:
         """Writes the file into a checkpoint's folder."""
         path = folder / FILE
-        partial = path.with_suffix(".partial")
-        with partial.open("w", encoding="utf-8") as file:
-            file.write(json.dumps({"schema": SCHEMA, **self.model_dump()}) + "\n")
-            file.flush()
-            os.fsync(file.fileno())
-        partial.rename(path)
+        write_whole(path, json.dumps({"schema": SCHEMA, **self.model_dump()}) + "\n")
         return path
 
 
@@ -127,6 +122,12 @@ def identity_problems(saved: Identity, now: Identity) -> list[str]:
         if not (same_tasks and key.startswith("data.task_set") and _moved(before, after))
     ]
     return problems
+
+
+def model_differences(saved: Identity, files: ModelFiles) -> list[str]:
+    """What is not as it was in the model that a run began with."""
+    found = _differences("model", saved.model, model_identity(files))
+    return [f"{key}: {_shown(key, before)} then, {_shown(key, after)} now" for key, before, after in found]
 
 
 def changed_settings(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:

@@ -13,6 +13,7 @@ import secrets
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
 from typing import Annotated, Any, NamedTuple, TypeVar
@@ -20,6 +21,7 @@ from typing import Annotated, Any, NamedTuple, TypeVar
 from pydantic import Field
 
 from reroll.api import CheckpointError
+from reroll.config.atomic import sync_folder, write_whole
 from reroll.models.files import sha256_file
 from reroll.traces.checked import Checked, Table, checked
 
@@ -125,24 +127,25 @@ class CheckpointStore:
             )
             for inner in {path.parent for path in paths.values()}:
                 while inner != folder:
-                    _sync(inner)
+                    sync_folder(inner)
                     inner = inner.parent
-            _sync(folder)
-            partial = folder / PARTIAL
-            with partial.open("w", encoding="utf-8") as file:
-                file.write(json.dumps({"schema": SCHEMA, **manifest.model_dump()}, indent=2) + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-            partial.rename(folder / MANIFEST)
-            _sync(folder)
-            _sync(self.root)
+            sync_folder(folder)
+            write_whole(folder / MANIFEST, json.dumps({"schema": SCHEMA, **manifest.model_dump()}, indent=2) + "\n")
+            sync_folder(self.root)
             self._verified[folder] = _signature(folder, manifest)
-            previous = folder.with_name(folder.name + PREVIOUS)
-            if previous.exists():
-                self._delete(previous)
         except OSError as error:
             raise CheckpointError(f"{folder} cannot be completed: {error}; free space, or set output.dir") from None
+        previous = folder.with_name(folder.name + PREVIOUS)
+        with suppress(OSError):  # `prune` tries again, and tells
+            if previous.exists():
+                self._delete(previous)
         return manifest
+
+    def discard(self, step: int) -> None:
+        """Deletes what a save that failed left in the folder of `begin`, so that the next one finds its room."""
+        folder = self.folder(step)
+        if folder.exists() and not self._intact(folder):
+            self._delete(folder)
 
     def whole(self) -> Search:
         """The newest checkpoint of which every file is there and unchanged."""
@@ -219,7 +222,7 @@ class CheckpointStore:
         """Under another name before the first file goes: a crash leaves nothing that looks like a checkpoint."""
         target = self.root / f"{DELETING}{folder.name}-{secrets.token_hex(4)}"
         folder.rename(target)
-        _sync(self.root)
+        sync_folder(self.root)
         self._verified.pop(folder, None)
         shutil.rmtree(target, ignore_errors=True)
 
@@ -347,15 +350,6 @@ def _digest(folder: Path, name: str) -> str:
 def _signature(folder: Path, manifest: Manifest) -> object:
     stats = [(name, (folder / name).stat()) for name in (MANIFEST, *manifest.files)]
     return [(name, stat.st_size, stat.st_mtime_ns, stat.st_ino) for name, stat in stats]
-
-
-def _sync(folder: Path) -> None:
-    """Names in a folder are on disk only after the folder itself."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _in_threads(work: Callable[[ItemT], FoundT], items: Iterable[ItemT]) -> list[FoundT]:

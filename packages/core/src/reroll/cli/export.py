@@ -27,20 +27,31 @@ def export(
 ) -> None:
     """Write a checkpoint's model as a Hugging Face directory: weights in shards, configuration, tokenizer, template."""
     from reroll.api import CheckpointError, RerollError
-    from reroll.checkpoints.state import read_state
+    from reroll.checkpoints.state import model_differences, read_state
     from reroll.checkpoints.store import find_checkpoint
     from reroll.models.files import resolve_model
     from reroll.training.trainer import require_training_extra
 
     require_training_extra()
+    to = to.resolve()
     if to.exists() and (not to.is_dir() or any(to.iterdir())):
         raise RerollError(f"--to {to}: exists and is not empty; give another folder")
     found = find_checkpoint(run, step)
-    path = read_state(found.folder).settings.get("model", {}).get("path")
+    state = read_state(found.folder)
+    model = state.settings.get("model", {})
+    path, template = model.get("path"), model.get("chat_template")
     if not isinstance(path, str):
         raise CheckpointError(f"{found.folder} does not say which model it began with; use another checkpoint")
+    files = resolve_model(path)
+    if differences := model_differences(state.identity, files):
+        listed = "\n  ".join(differences)
+        raise CheckpointError(
+            f"configuration and tokenizer come from {files.directory}, which is not as it was when the run began:\n  "
+            f"{listed}\nUndo the change"
+        )
     from reroll.training.checkpoint import export_checkpoint
 
     to.parent.mkdir(parents=True, exist_ok=True)
-    export_checkpoint(found.folder, resolve_model(path).directory, to, dtype.value)
+    text = Path(template).read_text("utf-8") if template else None
+    export_checkpoint(found.folder, files.directory, to, dtype.value, text)
     typer.echo(f"{to}: the model of step {found.manifest.step}, {dtype.value}")

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from reroll.api import RerollError
+from reroll.config.atomic import write_whole
 
 FILE = "attempts.json"
 LOCK = "run.lock"
@@ -144,17 +145,7 @@ def _attempt(item: Any) -> Attempt:
 
 
 def _write(path: Path, attempts: list[Attempt]) -> None:
-    partial = path.with_suffix(".partial")
-    with partial.open("w", encoding="utf-8") as file:
-        file.write(json.dumps([asdict(item) for item in attempts], indent=2) + "\n")
-        file.flush()
-        os.fsync(file.fileno())
-    partial.rename(path)
-    descriptor = os.open(path.parent, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    write_whole(path, json.dumps([asdict(item) for item in attempts], indent=2) + "\n")
 
 
 def _free_name(path: Path) -> Path:

@@ -9,10 +9,12 @@ from typing import ClassVar
 from pydantic import Field
 
 from reroll.api import ConfigSection, Problem, RunFile
-from reroll.launch.attempts import FILE
+from reroll.launch.attempts import FILE, LOCK
 from reroll.reporting.config import OutputSection
 
 RUN_FILE = "run.toml"
+BEFORE_A_RUN = {LOCK, "run.log"}
+"""What a start writes before it counts as one."""
 
 
 class LaunchSection(ConfigSection):
@@ -40,7 +42,7 @@ class LaunchSection(ConfigSection):
     def validate_files(self, run: RunFile, thorough: bool) -> Iterator[Problem]:
         folder = run.get(OutputSection).dir
         try:
-            if folder is None or not folder.is_dir() or not any(folder.iterdir()):
+            if folder is None or not folder.is_dir() or {path.name for path in folder.iterdir()} <= BEFORE_A_RUN:
                 return
         except (OSError, ValueError):
             return  # told by [output]

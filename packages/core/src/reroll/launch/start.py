@@ -10,15 +10,27 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from reroll.api import RerollError
+from reroll.api import CheckpointError, RerollError
 from reroll.checkpoints.config import CheckpointSection
-from reroll.checkpoints.state import RunState, read_state
+from reroll.checkpoints.state import (
+    Identity,
+    RunState,
+    changed_settings,
+    data_identity,
+    identity_problems,
+    model_identity,
+    read_state,
+)
 from reroll.checkpoints.store import FOLDER, CheckpointStore, find_checkpoint
 from reroll.config import LoadedRunFile
 from reroll.config.run import RunSection
 from reroll.launch.attempts import Attempt, AttemptsError, register_attempt, run_lock
 from reroll.launch.config import LaunchSection, holds_run
+from reroll.models.config import ModelSection
+from reroll.models.files import resolve_model
 from reroll.reporting.config import OutputSection
+from reroll.rollouts.config import seeds
+from reroll.tasks.config import DataSection
 from reroll.traces.saved import move_aside
 
 
@@ -37,11 +49,17 @@ class Resumed:
 
 @dataclass(frozen=True)
 class Start:
-    """One start of a run, and the folder that it holds."""
+    """One start of a run, and the folder that it holds.
+
+    Attributes:
+        identity: what the run's checkpoints are known by; None where none is made or gone on from.
+    """
 
     output: Path
     attempt: Attempt
     resumed: Resumed | None
+    run_id: str
+    identity: Identity | None
 
 
 @contextmanager
@@ -66,11 +84,17 @@ def begin(run: LoadedRunFile, output: Path, tell: Callable[[str], None], warn: C
             "set launch.auto_resume = true to go on with it"
         )
     resumed = _resumed(run, output, before, warn)
+    run_id = resumed.state.identity.run_id if resumed and resumed.same_run else secrets.token_hex(8)
+    identity = _identity(run, run_id, resumed)
+    if resumed:
+        _check_identity(resumed, identity)
+        for change in changed_settings(resumed.state.settings, run.to_toml()):
+            tell(f"changed since the checkpoint: {change}")
     version = resumed.state.version if resumed else None
     most = run.get(LaunchSection).max_retries
     attempt = register_attempt(output, secrets.token_hex(8), version, most, warn)
-    first = resumed.state.collection if resumed and resumed.same_run else 0
-    moved = move_aside(output, first, attempt.number - 1) if before else []
+    first, step = (resumed.state.collection, resumed.state.version) if resumed and resumed.same_run else (0, -1)
+    moved = move_aside(output, first, step, attempt.number - 1) if before else []
     if resumed:
         tell(
             f"start {attempt.number}: goes on after {resumed.state.collection} collections, at step "
@@ -79,18 +103,45 @@ def begin(run: LoadedRunFile, output: Path, tell: Callable[[str], None], warn: C
     elif before:
         tell(f"start {attempt.number}: begins anew, since {output} holds no whole checkpoint")
     if moved:
-        tell(f"{len(moved)} folders and files of rollouts beyond it were moved to {output / 'rollouts' / 'superseded'}")
-    return Start(output, attempt, resumed)
+        tell(f"{len(moved)} folders and files of rollouts beyond it were moved to …/superseded/attempt_N beside them")
+    return Start(output, attempt, resumed, run_id, identity)
+
+
+def _identity(run: LoadedRunFile, run_id: str, resumed: Resumed | None) -> Identity | None:
+    if run.get(CheckpointSection).save_interval is None and resumed is None:
+        return None
+    run_seed, data_seed, rollout_seed = seeds(run)
+    return Identity(
+        run_id=run_id,
+        seeds={"run": run_seed, "data": data_seed, "rollout": rollout_seed},
+        data=data_identity(run.to_toml(), run.make("task_sets", run.get(DataSection).task_set)),
+        model=model_identity(resolve_model(run.get(ModelSection).path)),
+    )
+
+
+def _check_identity(resumed: Resumed, identity: Identity | None) -> None:
+    """CheckpointError if the checkpoint is of other data, another model or another seed."""
+    assert identity is not None
+    if problems := identity_problems(resumed.state.identity, identity):
+        remedy = (
+            "start a new run in another output.dir"
+            if resumed.same_run
+            else "leave checkpoint.load out; `reroll export` and model.path take its weights alone"
+        )
+        listed = "\n  ".join(problems)
+        raise CheckpointError(f"{resumed.folder} is of another run:\n  {listed}\nUndo the change, or {remedy}")
 
 
 def _resumed(run: LoadedRunFile, output: Path, before: bool, warn: Callable[[str], None]) -> Resumed | None:
     """This run's newest whole checkpoint, else the one that the run file names."""
     if before:
-        search = CheckpointStore(output / FOLDER).whole()
-        for reason in search.passed_over:
-            warn(f"passed over: {reason}")
-        if search.found is not None:
-            return Resumed(search.found.folder, read_state(search.found.folder), same_run=True)
+        store = CheckpointStore(output / FOLDER)
+        for folder in store.folders():
+            try:
+                store.check(folder)
+                return Resumed(folder, read_state(folder), same_run=True)
+            except CheckpointError as error:
+                warn(f"passed over: {error}")
     load = run.get(CheckpointSection).load
     if load is None:
         return None

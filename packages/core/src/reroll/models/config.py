@@ -19,6 +19,10 @@ class ModelSection(ConfigSection):
     chat_template: Path | None = None
     """A Jinja file to use instead of the model's own chat template."""
 
+    def chat_template_text(self) -> str | None:
+        """The template to use instead of the model's own, None for that."""
+        return self.chat_template.read_text("utf-8") if self.chat_template else None
+
     def pinned(self) -> Mapping[str, Any]:
         path = Path(self.path).expanduser()
         return {"path": str(path.absolute())} if path.exists() else {}

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from reroll.config.atomic import write_whole
+
 SCHEMA = 1
 
-OF_ONE_START = {"name", "output", "ended", "message", "wall_seconds", "model"}
+OF_ONE_START = {"name", "output", "ended", "message", "wall_seconds", "model", "checkpoint", "missed_checkpoints"}
 """What a summary says of the last start of a run alone."""
 
 EvalRecord = Mapping[str, Any]
@@ -51,6 +52,10 @@ class Summary:
     filtered: dict[str, int] = field(default_factory=dict)
     skipped: dict[str, int] = field(default_factory=dict)
     model: Path | None = None
+    checkpoint: Path | None = None
+    """The last whole one of this start."""
+    missed_checkpoints: int = 0
+    """Those that could not be written."""
 
     def at(self, first: bool) -> dict[str, Any] | None:
         """The evaluation of every set before training (`first`), or the last one, and their mean over sets; None
@@ -63,7 +68,8 @@ class Summary:
         return {"all": {"accuracy": fmean(record["accuracy"] for record in chosen.values())}, "sets": sets}
 
     def to_json(self) -> dict[str, Any]:
-        values = asdict(self) | {"output": str(self.output), "model": str(self.model) if self.model else None}
+        paths = {name: getattr(self, name) for name in ("output", "model", "checkpoint")}
+        values = asdict(self) | {name: str(path) if path else None for name, path in paths.items()}
         evaluations = values.pop("evaluations")
         return {
             "schema": SCHEMA,
@@ -96,9 +102,7 @@ class Summary:
 
     def write(self) -> Path:
         path = self.output / "summary.json"
-        partial = path.with_suffix(".partial")
-        partial.write_text(json.dumps(self.to_json(), indent=2) + "\n", "utf-8")
-        os.replace(partial, path)
+        write_whole(path, json.dumps(self.to_json(), indent=2) + "\n")
         return path
 
 
@@ -152,6 +156,11 @@ def closing_lines(summary: Summary) -> Sequence[str]:
     lines.append(f"rollouts: {summary.output / 'rollouts'}")
     metrics = summary.output / "metrics.jsonl"
     lines.append((f"metrics:  {metrics}, " if metrics.exists() else "") + f"summary: {summary.output / 'summary.json'}")
+    if summary.checkpoint:
+        lines.append(f"checkpoint: {summary.checkpoint}")
+    if summary.missed_checkpoints:
+        log = summary.output / "run.log"
+        lines.append(f"{summary.missed_checkpoints} checkpoints could not be written; {log} says why")
     if summary.model:
         lines.append(f"model:    {summary.model}")
     return lines

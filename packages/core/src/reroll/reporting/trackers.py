@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from reroll.api import RunContext, Tracker
+from reroll.config.atomic import write_whole
 
 logger = logging.getLogger("reroll")
 METRICS = "metrics.jsonl"
@@ -27,7 +28,7 @@ class JsonlTracker(Tracker):
     def open(self, context: RunContext) -> None:
         path = context.output / METRICS
         if path.exists():
-            _keep_until(path, context.start_version if not context.fresh else -1)
+            _keep_until(path, *((-1, 0) if context.fresh else (context.start_version, context.start_rollout_id)))
         self._file = path.open("a", encoding="utf-8")
 
     def log(self, step: int, metrics: Mapping[str, float | str]) -> None:
@@ -40,14 +41,16 @@ class JsonlTracker(Tracker):
             self._file.close()
 
 
-def _keep_until(path: Path, step: int) -> None:
-    """An earlier start of the run went on beyond the step that this one begins at: those lines, and a torn last one,
-    are moved to a file of their own."""
+def _keep_until(path: Path, step: int, collections: int) -> None:
+    """An earlier start of the run went on beyond the step and the collections that this one begins after: those lines,
+    and a torn last one, are moved to a file of their own."""
     kept: list[str] = []
     later: list[str] = []
     for line in path.read_text("utf-8", errors="replace").splitlines(keepends=True):
         try:
-            belongs = line.endswith("\n") and json.loads(line)["step"] <= step
+            found = json.loads(line)
+            belongs = found["step"] <= step and found.get("rollout/collections", 0) <= collections
+            belongs = belongs and line.endswith("\n")
         except (ValueError, KeyError, TypeError):
             belongs = False
         (kept if belongs else later).append(line)
@@ -55,9 +58,7 @@ def _keep_until(path: Path, step: int) -> None:
         return
     with path.with_name(SUPERSEDED).open("a", encoding="utf-8") as file:
         file.writelines(later)
-    partial = path.with_suffix(".partial")
-    partial.write_text("".join(kept), "utf-8")
-    partial.rename(path)
+    write_whole(path, "".join(kept))
 
 
 class Trackers:

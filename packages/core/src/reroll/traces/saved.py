@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from reroll.api import Decision, Disposition, Group, RerollError
+from reroll.config.atomic import write_whole
 from reroll.traces.lines import Line
 
 SCHEMA = 1
@@ -45,10 +46,8 @@ def save_groups(output: Path, step: int, groups: Iterable[SavedGroup]) -> int:
 def mark_complete(output: Path, step: int, count: int) -> None:
     """Says that the step's file is whole and holds `count` traces."""
     folder = step_directory(output, step)
-    # The marker appears whole, after the file is closed: a reader that sees it may read every line.
-    partial = folder / (MARKER + ".partial")
-    partial.write_text(json.dumps({"schema": SCHEMA, "traces": count}) + "\n", "utf-8")
-    partial.rename(folder / MARKER)
+    # After the file is closed: a reader that sees the marker may read every line.
+    write_whole(folder / MARKER, json.dumps({"schema": SCHEMA, "traces": count}) + "\n")
 
 
 def write_traces(path: Path, groups: Iterable[SavedGroup]) -> int:
@@ -224,18 +223,28 @@ def is_complete(folder: Path) -> bool:
     return (folder / MARKER).exists()
 
 
-def move_aside(output: Path, first_step: int, attempt: int) -> list[Path]:
-    """Takes what lies beyond a checkpoint out of the way of the attempt that goes on from it: the steps from
-    `first_step` on, and the unused groups, go to `rollouts/superseded/attempt_<attempt>`. Gives where they are now.
+def move_aside(output: Path, collection: int, version: int, attempt: int) -> list[Path]:
+    """Takes what lies beyond a checkpoint out of the way of the attempt that goes on from it: collections from
+    `collection` on, the unused groups, and evaluations after step `version`. They go to
+    `superseded/attempt_<attempt>` in the same folder. Gives where they are now.
 
     Everything is renamed and nothing written over, so that one call may finish what another one began.
     """
-    rollouts = output / "rollouts"
+    moved = _move_beyond(output / "rollouts", collection, attempt)
+    evaluations = output / "eval"
+    for folder in sorted(evaluations.iterdir()) if evaluations.is_dir() else []:
+        if folder.is_dir():
+            moved += _move_beyond(folder, version + 1, attempt)
+    return moved
+
+
+def _move_beyond(parent: Path, first: int, attempt: int) -> list[Path]:
+    """The folders `step_N` with N from `first` on, and the unused groups."""
     moved: list[Path] = []
-    for path in sorted(rollouts.iterdir() if rollouts.is_dir() else [], key=lambda path: (len(path.name), path.name)):
+    for path in sorted(parent.iterdir() if parent.is_dir() else [], key=lambda path: (len(path.name), path.name)):
         step = re.fullmatch(r"step_(0|[1-9][0-9]*)", path.name)
-        if path.name == UNUSED or (step and int(step[1]) >= first_step):
-            folder = rollouts / "superseded" / f"attempt_{attempt}"
+        if path.name == UNUSED or (step and int(step[1]) >= first):
+            folder = parent / "superseded" / f"attempt_{attempt}"
             folder.mkdir(parents=True, exist_ok=True)
             target, number = folder / path.name, 1
             while target.exists():

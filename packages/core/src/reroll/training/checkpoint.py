@@ -1,11 +1,14 @@
 """The trainer's part of a checkpoint: parameters, optimizer state and random states, by torch.distributed.checkpoint.
 
 Parameters and moments are stored under the model's own names, in the shards that ranks hold, and are read back by any
-number of ranks. `optimizer.<parameter>.<key>` holds AdamW's state of a parameter.
+number of ranks. `optimizer.<parameter>.<key>` holds AdamW's state of a parameter, `random.<rank>` the states of a
+rank's random generators.
 """
 
 from __future__ import annotations
 
+import ast
+import io
 import random
 import shutil
 import warnings
@@ -27,15 +30,14 @@ from reroll.training.export import SHARD_BYTES, finish, partial_folder, shard_na
 from reroll.training.step import PolicyTrainer
 from reroll.training.tensors import buckets, named_tensors, num_bytes
 
-MODEL, OPTIMIZER = "model.", "optimizer."
+MODEL, OPTIMIZER, RANDOM = "model.", "optimizer.", "random."
 
 
 def save(trainer: PolicyTrainer, folder: Path, background: bool) -> Future[None]:
     """Writes into `folder`, which exists. The state is copied before this returns where it is written in the
     `background`; the future is done when every rank has written."""
     ranks = trainer.ranks
-    torch.save(_random_state(), folder / f"random-{ranks.rank}.pt")
-    state = _state(trainer)
+    state = _state(trainer) | {f"{RANDOM}{ranks.rank}": _random_state()}
     group = {"process_group": ranks.writing, "no_dist": not ranks.sharded}
     done: Future[None] = Future()
     with warnings.catch_warnings():
@@ -59,18 +61,20 @@ def _pass_on(saved: Future[Any], done: Future[None]) -> None:
 
 def restore(trainer: PolicyTrainer, folder: Path, version: int) -> None:
     """Reads this rank's part of everything; the trainer goes on at `version`."""
-    known = FileSystemReader(folder).read_metadata().state_dict_metadata
+    ranks = trainer.ranks
+    known: dict[str, Any] = FileSystemReader(folder).read_metadata().state_dict_metadata
     _make_optimizer_state(trainer, known)
     state = _state(trainer)
-    _check_same_model(folder, known, state)
-    ranks = trainer.ranks
+    _check_same_model(folder, {name: item for name, item in known.items() if not name.startswith(RANDOM)}, state)
+    mine = f"{RANDOM}{ranks.rank}"
+    if mine in known:  # with more ranks than before, the new ones keep the states of their own seeds
+        state[mine] = torch.empty(known[mine].size, dtype=torch.uint8)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         load_state(state, checkpoint_id=folder, process_group=ranks.writing, no_dist=not ranks.sharded)
     trainer.version = version
-    path = folder / f"random-{ranks.rank}.pt"
-    if path.exists():  # with more ranks than before, the new ones keep the states of their own seeds
-        _set_random_state(torch.load(path, weights_only=True))
+    if mine in state:
+        _set_random_state(state[mine])
 
 
 def _state(trainer: PolicyTrainer) -> dict[str, Any]:
@@ -115,16 +119,18 @@ def _listed(names: Sequence[str]) -> str:
     return names[0] + (f" and {len(names) - 1} more" if len(names) > 1 else "")
 
 
-def _random_state() -> dict[str, Any]:
+def _random_state() -> Tensor:
+    """The states of this process's generators, as the bytes of a file."""
     state: dict[str, Any] = {"torch": torch.get_rng_state(), "python": repr(random.getstate())}
     if torch.cuda.is_available():
         state["cuda"] = torch.cuda.get_rng_state()
-    return state
+    file = io.BytesIO()
+    torch.save(state, file)
+    return torch.frombuffer(bytearray(file.getvalue()), dtype=torch.uint8)
 
 
-def _set_random_state(state: Mapping[str, Any]) -> None:
-    import ast
-
+def _set_random_state(content: Tensor) -> None:
+    state = torch.load(io.BytesIO(content.numpy().tobytes()), weights_only=True)
     torch.set_rng_state(state["torch"])
     random.setstate(ast.literal_eval(state["python"]))
     if "cuda" in state and torch.cuda.is_available():
@@ -132,9 +138,19 @@ def _set_random_state(state: Mapping[str, Any]) -> None:
 
 
 def export_checkpoint(
-    folder: Path, source: Path, directory: Path, dtype: str = "float32", shard_bytes: int = SHARD_BYTES
+    folder: Path,
+    source: Path,
+    directory: Path,
+    dtype: str = "float32",
+    chat_template: str | None = None,
+    shard_bytes: int = SHARD_BYTES,
 ) -> None:
-    """The policy of a checkpoint as a Hugging Face directory, one file's tensors at a time."""
+    """The policy of a checkpoint as a Hugging Face directory, one file's tensors at a time.
+
+    Args:
+        source: the starting checkpoint, for configuration and tokenizer.
+        chat_template: the one that the model was trained with, where it is not that of `source`.
+    """
     metadata = FileSystemReader(folder).read_metadata().state_dict_metadata
     shapes: dict[str, Any] = {
         name.removeprefix(MODEL): item for name, item in metadata.items() if name.startswith(MODEL)
@@ -155,7 +171,7 @@ def export_checkpoint(
         tensors = {name: _as(state[MODEL + name], wanted) for name in group}
         size += sum(map(num_bytes, tensors.values()))
         save_file(tensors, partial / file, metadata={"format": "pt"})
-    finish(directory, source, names, files, size, dtype)
+    finish(directory, source, names, files, size, dtype, chat_template)
 
 
 def _as(tensor: Tensor, dtype: torch.dtype) -> Tensor:

@@ -42,7 +42,7 @@ class ObjectiveSection(ConfigSection):
     """Estimator of the distance."""
     kl_coef: float = Field(0.0, ge=0)
     """KL penalty in the reward: kl_coef times the response's summed log-ratio to the starting checkpoint (k1, of the
-    engine's log-probabilities) is taken off its reward before advantages."""
+    trainer's log-probabilities before the collection's first step) is taken off its reward before advantages."""
     use_rollout_logprobs: bool = False
     """True: the policy ratio's denominator is the engine's log-probability. False: the trainer's own score at the
     start of the collection."""

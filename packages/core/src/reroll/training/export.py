@@ -22,7 +22,12 @@ COPIED = ("tokenizer", "chat_template", "special_tokens", "vocab", "merges", "ge
 
 
 def export_hf(
-    tensors: Mapping[str, Tensor], directory: Path, source: Path, ranks: Ranks, shard_bytes: int = SHARD_BYTES
+    tensors: Mapping[str, Tensor],
+    directory: Path,
+    source: Path,
+    ranks: Ranks,
+    chat_template: str | None = None,
+    shard_bytes: int = SHARD_BYTES,
 ) -> None:
     """Writes the tensors, which ranks gather together, with everything else that stands in `source`. The folder
     appears under its name when it is whole."""
@@ -39,7 +44,8 @@ def export_hf(
     ranks.meet()
     if ranks.rank == 0:
         size = sum(map(num_bytes, tensors.values()))
-        finish(directory, source, names, files, size, str(next(iter(tensors.values())).dtype))
+        dtype = str(next(iter(tensors.values())).dtype)
+        finish(directory, source, names, files, size, dtype, chat_template)
 
 
 def partial_folder(directory: Path) -> Path:
@@ -54,9 +60,19 @@ def shard_names(count: int) -> list[str]:
 
 
 def finish(
-    directory: Path, source: Path, names: Sequence[Sequence[str]], files: Sequence[str], num_bytes: int, dtype: str
+    directory: Path,
+    source: Path,
+    names: Sequence[Sequence[str]],
+    files: Sequence[str],
+    num_bytes: int,
+    dtype: str,
+    chat_template: str | None,
 ) -> None:
-    """Everything but the weights, which are written already; then the folder gets its name."""
+    """Everything but the weights, which are written already; then the folder gets its name.
+
+    Args:
+        chat_template: the one that the model was trained with, where it is not that of `source`.
+    """
     partial = partial_folder(directory)
     if len(files) > 1:
         placed = {name: file for file, group in zip(files, names, strict=True) for name in group}
@@ -69,11 +85,13 @@ def finish(
     for path in sorted(source.iterdir()):
         if path.is_file() and path.name.startswith(COPIED):
             shutil.copyfile(path, partial / path.name)
+    if chat_template is not None:
+        (partial / "chat_template.jinja").write_text(chat_template, "utf-8")
     _put_in_place(partial, directory)
 
 
 def _put_in_place(partial: Path, directory: Path) -> None:
-    """What an earlier start of the run exported gives way; the folder of that name is whole at any moment."""
+    """What an earlier start of the run exported gives way: a folder of that name is a whole one."""
     replaced = directory.with_name(f"{directory.name}.replaced")
     shutil.rmtree(replaced, ignore_errors=True)
     if directory.exists():

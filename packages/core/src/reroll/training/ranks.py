@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import socket
 from collections.abc import Mapping
 from datetime import timedelta
@@ -87,20 +86,18 @@ class Ranks:
         """Waits until every rank is here."""
         self.sum({"here": 1.0})
 
-    def leave(self) -> None:
-        if dist.is_initialized():
-            dist.destroy_process_group()
-
 
 def _device(wanted: Device, rank: int) -> torch.device:
     if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
     if not torch.cuda.is_available():
         raise TrainingError('trainer.device = "cuda", but torch finds no CUDA device: use "cpu", or install its build')
-    here = int(os.environ.get("LOCAL_RANK", rank))
     count = torch.cuda.device_count()
-    if here >= count:
-        raise TrainingError(f"trainer.num_ranks: rank {rank} needs CUDA device {here}, and there are {count}")
-    device = torch.device("cuda", here)
+    if rank >= count:
+        raise TrainingError(
+            f"trainer.num_ranks: rank {rank} needs a CUDA device of its own, and there are {count}; lower it, or set "
+            'trainer.device = "cpu"'
+        )
+    device = torch.device("cuda", rank)
     torch.cuda.set_device(device)
     return device

@@ -54,9 +54,10 @@ class Trainer:
         self.version = int(await self.workers[0].call("version"))
         return self.version
 
-    async def export_hf(self, directory: Path) -> None:
-        """Writes a Hugging Face directory that transformers loads."""
-        await self._together("export_hf", directory)
+    async def export_hf(self, directory: Path, chat_template: str | None = None) -> None:
+        """Writes a Hugging Face directory that transformers loads, with the starting checkpoint's own chat template
+        unless another one is given."""
+        await self._together("export_hf", directory, chat_template)
 
     async def save(self, folder: Path, background: bool) -> None:
         """Every rank writes its part of a checkpoint into `folder`."""
@@ -65,7 +66,7 @@ class Trainer:
     def start_save(self, folder: Path, background: bool) -> Awaitable[Any]:
         """The same, with the calls made before this returns. In the `background`, training may go on at once: what is
         written is the state at the call."""
-        return asyncio.gather(*(worker.call("save", folder, background) for worker in self.workers))
+        return _all_ended([worker.call("save", folder, background) for worker in self.workers])
 
     async def restore(self, folder: Path, version: int) -> None:
         """Every rank reads its part; the trainer goes on at `version`."""
@@ -115,6 +116,13 @@ async def call_ranks(workers: Sequence[Worker], method: str, arguments: Sequence
         if len(workers) > 1:
             await _raise_death(workers, error)
         raise
+
+
+async def _all_ended(calls: Sequence[Awaitable[Any]]) -> None:
+    """Raises the first failure once every call has ended: what ranks do together, none of them does any more then."""
+    for found in await asyncio.gather(*calls, return_exceptions=True):
+        if isinstance(found, BaseException):
+            raise found
 
 
 async def _called(worker: Worker, method: str, arguments: Sequence[Any]) -> Any:
@@ -194,7 +202,9 @@ def _spec(section: TrainerSection, rank: int, seed: int, logs: Path) -> WorkerSp
         environment={
             "OMP_NUM_THREADS": str(section.threads),
             "HF_HUB_OFFLINE": "1",
-            "GLOO_SOCKET_IFNAME": _loopback_interface(),  # all ranks are on this machine
+            # All ranks are on this machine.
+            "GLOO_SOCKET_IFNAME": _loopback_interface(),
+            "NCCL_SOCKET_IFNAME": _loopback_interface(),
         },
         log=logs / f"{name}.log",
     )

@@ -166,9 +166,9 @@ class TrainerWorker:
     def export_weights(self, directory: Path, bucket_bytes: int) -> list[WeightBucket]:
         return tensors.export_weights(self.trainer.policy.model, directory, bucket_bytes, self.ranks)
 
-    def export_hf(self, directory: Path) -> None:
+    def export_hf(self, directory: Path, chat_template: str | None) -> None:
         found = tensors.named_tensors(self.trainer.policy.model)
-        export.export_hf(found, directory, self.model_directory, self.ranks)
+        export.export_hf(found, directory, self.model_directory, self.ranks, chat_template)
 
     def save(self, folder: Path, background: bool) -> Future[None]:
         return checkpoint.save(self.trainer, folder, background)
