@@ -4,8 +4,8 @@
 
 One rank through the sharded path in bfloat16, as a run on a GPU has it: a random Qwen3 of 0.5 B parameters, one
 response in eight eight times as long as the others, micro-batches of 16,384 tokens. Packed rows are attended by
-`flash_attn` where that is installed. Utilisation is the rate of a step's floating-point operations, by the formula in
-`trainer.py`, over the rate of a large bfloat16 matrix product that was measured on the device. Without `--recompute`
+torch's variable-length kernel where it has one. Utilisation is the rate of a step's floating-point operations, by the
+formula in `trainer.py`, over the rate of a large bfloat16 matrix product that was measured on the device. Without `--recompute`
 the activations of a micro-batch should take about 30 GB. Numbers that are claimed are kept in `benchmarks/results/`,
 as `trainer-gpu-DEVICE.json`.
 
@@ -32,7 +32,7 @@ import transformers
 from trainer import Workload, make_trainer, step_operations, trainer_step
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from reroll.training.attention import packed_attention
+from reroll.training.attention import has_varlen_kernel
 from reroll.training.ranks import Device, Ranks
 from reroll.training.sharding import load_policy
 from reroll.training.step import PolicyTrainer
@@ -141,7 +141,7 @@ def measure(trainer: PolicyTrainer, name: str, rounds: int) -> dict[str, Any]:
     pairs = zip(methods["packed"]["tokens_per_second"], methods["padded"]["tokens_per_second"], strict=True)
     return {"model": name, "parameters": sum(parameter.numel() for parameter in model.parameters()), "tokens": tokens,
             "operations": operations, "device": device_name(device), "torch": torch.__version__,
-            "attention": {"packed": packed_attention(device), "padded": trainer.policy.padded_attention},
+            "attention": {"packed": "kernel" if has_varlen_kernel(device, torch.bfloat16) else "one call a length", "padded": trainer.policy.padded_attention},
             "product_rate": rates[1:], "methods": methods,
             "packed_over_padded": statistics.median(packed / padded for packed, padded in pairs)}  # fmt: skip
 

@@ -94,7 +94,7 @@ def test_jsonl_goes_on_after_the_checkpoint_and_keeps_what_is_beyond_it_apart(tm
     """Steps 1 to 3, a torn line, and a start from the checkpoint of step 2; then one from no checkpoint at all."""
     for fresh, begins, steps in ((True, 0, (1, 2, 3)), (False, 2, (3,)), (True, 0, (1,))):
         tracker = JsonlTracker()
-        tracker.open(SimpleNamespace(output=tmp_path, fresh=fresh, start_version=begins))
+        tracker.open(SimpleNamespace(output=tmp_path, fresh=fresh, start_version=begins, start_rollout_id=begins))
         for step in steps:
             tracker.log(step, {"begun at": begins})
         tracker.close()

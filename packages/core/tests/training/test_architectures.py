@@ -54,7 +54,11 @@ CASES = {
 EAGER = {"gemma2", "gpt_neo", "bloom"}
 """Without torch's attention, for a soft cap, a local attention or ALiBi: the model's own serves."""
 TIED = {"qwen3", "gemma2", "gemma3_text", "gpt2", "gpt_neo", "opt", "bloom", "cohere", "cohere2", "falcon", "smollm3"}
-PADDED = {"gemma2": "softcap", "bloom": "more than its own sequence", "stablelm": "more than its own sequence"}
+PADDED = {
+    "gemma2": "softcap",
+    "stablelm": "more than their own sequence",
+    **dict.fromkeys(("bloom", "falcon", "gpt_neo"), "cannot be set"),
+}
 """Those that take no packed rows, and what the refusal says."""
 
 

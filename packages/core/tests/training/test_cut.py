@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from reroll.api import Sample
 from reroll.training.batching import micro_batch
-from reroll.training.cut import SMALL_BATCH, MicroBatchRule, cut, cut_collection, spread, step_totals
+from reroll.training.cut import MicroBatchRule, cut, cut_collection, spread, step_totals
 
 LENGTHS = st.lists(st.integers(2, 300), max_size=40)
 RULES = st.one_of(
@@ -43,14 +43,6 @@ def test_a_packed_cut_makes_no_needless_passes(lengths, tokens):
     batches = cut(lengths, MicroBatchRule(tokens, packed=True))
     for one, other in pairwise(batches):
         assert sum(lengths[index] for index in one) + lengths[other[0]] > tokens
-
-
-@given(lengths=LENGTHS, tokens=st.integers(2, 4000))
-def test_large_padded_batches_are_padded_by_a_quarter_at_most(lengths, tokens):
-    for batch in cut(lengths, MicroBatchRule(tokens)):
-        found = [lengths[index] for index in batch]
-        if sum(found[:-1]) >= SMALL_BATCH:
-            assert max(found) * len(found) - sum(found) <= max(found) * len(found) / 4
 
 
 @given(lengths=LENGTHS, ranks=st.integers(1, 9))

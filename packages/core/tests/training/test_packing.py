@@ -150,5 +150,5 @@ def test_a_sliding_window_is_the_same_in_packed_rows(name):
 def test_a_model_that_looks_beyond_its_sequence_is_refused(model, monkeypatch):
     """Here because nothing tells its attention where sequences end."""
     monkeypatch.setattr(logprobs, "packed_arguments", lambda lengths, device: {})
-    with pytest.raises(TrainingError, match=r"more than its own sequence.*trainer\.packing = false"):
+    with pytest.raises(TrainingError, match=r"more than their own sequence.*trainer\.packing = false"):
         Policy(copy.deepcopy(model), 1.0).check_packing(torch.device("cpu"), 1e-4)

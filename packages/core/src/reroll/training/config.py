@@ -120,12 +120,12 @@ class TrainerSection(ConfigSection):
     compute_dtype: Literal["auto", "float32", "bfloat16"] = "auto"
     """Type of the forward and backward pass: "auto" is bfloat16 on CUDA and float32 on a CPU. Parameters, optimizer
     state and the reduction of gradients over ranks are float32 in any case."""
-    activation_checkpointing: bool = False
+    activation_checkpointing: bool | None = None
     """Activations of a layer are computed again in the backward pass instead of being kept: less memory, about a
-    third more work."""
+    third more work. By default on CUDA devices."""
     packing: bool | None = None
     """Sequences lie end to end in a row instead of being padded to the longest one. By default where the device has
-    an attention kernel for it (CUDA with the `flash_attn` package)."""
+    an attention kernel for it (CUDA in bfloat16, with torch 2.10 or newer)."""
     disable_dropout: bool = True
     """False: dropout of the model's configuration acts in training."""
     scoring_pass_required: bool = False

@@ -59,10 +59,17 @@ class ChosenLogprobs(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, hidden_ND: Tensor, weight_VD: Tensor, bias_V: Tensor | None, target_N: Tensor, shape: LogitShape
+        ctx: Any,
+        hidden_ND: Tensor,
+        weight_VD: Tensor,
+        bias_V: Tensor | None,
+        target_N: Tensor,
+        shape: LogitShape,
+        keep: bool,
     ) -> tuple[Tensor, Tensor]:
         tokens, vocabulary = len(target_N), weight_VD.shape[0]
-        kept: list[Tensor] | None = [] if tokens * vocabulary <= KEPT_ELEMENTS[hidden_ND.device.type] else None
+        few = tokens * vocabulary <= KEPT_ELEMENTS[hidden_ND.device.type]
+        kept: list[Tensor] | None = [] if keep and few else None
         logprobs_N = torch.empty(tokens, dtype=torch.float32, device=hidden_ND.device)
         lse_N, entropy_N = torch.empty_like(logprobs_N), torch.empty_like(logprobs_N)
         for part in _chunks(hidden_ND, vocabulary):
@@ -98,12 +105,16 @@ class ChosenLogprobs(torch.autograd.Function):
             grad_CV.mul_(slope_CV.add_(grad_logprobs_N[part, None])).neg_()
             grad_CV.scatter_add_(-1, target_N[part, None], grad_logprobs_N[part, None])
             grad_CV = ctx.shape.backward(grad_CV, z_CV)
-            grad_hidden_ND[part] = grad_CV.to(weight_VD.dtype) @ weight_VD
-            grad_weight_VD.addmm_(grad_CV.T, hidden_ND[part].float())
+            half_CV = grad_CV.to(weight_VD.dtype)  # itself in float32
+            grad_hidden_ND[part] = half_CV @ weight_VD
+            if half_CV is grad_CV:
+                grad_weight_VD.addmm_(grad_CV.T, hidden_ND[part])
+            else:  # multiplied in the weight's type, where the device is many times faster
+                grad_weight_VD.add_(half_CV.T @ hidden_ND[part])
             if grad_bias_V is not None:
                 grad_bias_V.add_(grad_CV.sum(0))
         grad_bias_V = None if grad_bias_V is None or bias_V is None else grad_bias_V.to(bias_V.dtype)
-        return grad_hidden_ND, grad_weight_VD.to(weight_VD.dtype), grad_bias_V, None, None
+        return grad_hidden_ND, grad_weight_VD.to(weight_VD.dtype), grad_bias_V, None, None, None
 
 
 def _logits(hidden_CD: Tensor, weight_VD: Tensor, bias_V: Tensor | None) -> Tensor:
@@ -147,7 +158,7 @@ class PolicyHead:
         """Log-probability of each target, and the exact entropy of its distribution, both `[N]`, in float32."""
         embedding = self.embedding
         found: tuple[Tensor, Tensor] = ChosenLogprobs.apply(
-            hidden_ND, embedding.weight, embedding.bias, target_N, self.shape
+            hidden_ND, embedding.weight, embedding.bias, target_N, self.shape, torch.is_grad_enabled()
         )  # type: ignore[no-untyped-call]
         return found
 

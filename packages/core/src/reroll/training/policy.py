@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from reroll.api import Sample, TrainingError
-from reroll.training.attention import packed_attention
+from reroll.training.attention import VARLEN
 from reroll.training.batching import MicroBatch, micro_batch
 from reroll.training.logprobs import PolicyHead, hidden_states, token_logprobs
 
@@ -63,12 +63,15 @@ class Policy(torch.nn.Module):
 
     def _select_attention(self, batch: MicroBatch) -> None:
         """Packed rows have an attention of their own; transformers reads the name at every forward pass."""
-        wanted = packed_attention(batch.token_ids_RT.device) if batch.lengths else self.padded_attention
+        wanted = VARLEN if batch.lengths else self.padded_attention
         if self.model.config._attn_implementation != wanted:
             self.model.set_attn_implementation(wanted)
+            if self.model.config._attn_implementation != wanted:
+                raise ValueError(f"its attention cannot be set to {wanted!r}")
 
     def check_head(self, device: torch.device, tolerance: float) -> None:
-        """TrainingError unless the head gives the model's own logits, up to `tolerance`, absolute and relative."""
+        """TrainingError unless head and log-probabilities are those of the model's own logits, up to `tolerance`,
+        absolute and relative."""
         batch = micro_batch(_probes(self.head.vocabulary), packed=False, device=device)
         try:
             ours, theirs = self._both_logits(batch)
@@ -76,10 +79,15 @@ class Policy(torch.nn.Module):
             # Some attentions, such as one with a soft cap, exist only as the model's own code.
             self.padded_attention = "eager"
             ours, theirs = self._both_logits(batch)
-        if not torch.allclose(ours, theirs, atol=tolerance, rtol=tolerance):
+        target_N = batch.token_ids_RT[batch.row_N, batch.position_N]
+        places = batch.row_N, batch.position_N - 1
+        expected_N = (theirs[places] / self.head.shape.temperature).log_softmax(-1).gather(-1, target_N[:, None])
+        agree = torch.allclose(ours, theirs, atol=tolerance, rtol=tolerance)
+        if not agree or not torch.allclose(self.score(batch), expected_N.squeeze(-1), atol=tolerance, rtol=tolerance):
             raise TrainingError(
-                f"{type(self.model).__name__} computes logits in a way that the trainer does not know (largest "
-                f"difference {(ours - theirs).abs().max():.3g}): its log-probabilities would be wrong"
+                f"model.path: {type(self.model).__name__} computes logits in a way that the trainer does not know "
+                f"(largest difference {(ours - theirs).abs().max():.3g}): its log-probabilities would be wrong; use "
+                "another model"
             )
 
     def _both_logits(self, batch: MicroBatch) -> tuple[Tensor, Tensor]:
@@ -100,21 +108,24 @@ class Policy(torch.nn.Module):
                 )
         finally:
             self.put_away()
-        seen = batch.attention_RT.bool()
-        return ours[seen], theirs[seen]
+        seen_RT1 = batch.attention_RT.bool()[..., None]
+        return ours.where(seen_RT1, 0.0), theirs.where(seen_RT1, 0.0)
 
     def check_packing(self, device: torch.device, tolerance: float) -> None:
-        """TrainingError unless the tokens of a packed row have the log-probabilities that they have alone."""
+        """TrainingError unless the tokens of a packed row have the log-probabilities that they have alone, up to
+        `tolerance` on average."""
         probes = _probes(self.head.vocabulary)
         alone = self.score(micro_batch(probes, packed=False, device=device))
         try:
             packed = self.score(micro_batch(probes, packed=True, device=device))
-        except (TypeError, ValueError) as error:
-            raise TrainingError(f"trainer.packing: {type(self.model).__name__} takes no packed rows: {error}") from None
-        if not torch.allclose(alone, packed, atol=tolerance, rtol=tolerance):
+        except (TypeError, ValueError, ImportError, RuntimeError) as error:
             raise TrainingError(
-                f"trainer.packing: {type(self.model).__name__} sees more than its own sequence in a packed row "
-                f"(largest difference {(alone - packed).abs().max():.3g}); set trainer.packing = false"
+                f"trainer.packing: {type(self.model).__name__} takes no packed rows: {error}; set it to false"
+            ) from None
+        if not float((alone - packed).abs().mean()) <= tolerance:
+            raise TrainingError(
+                f"trainer.packing: tokens of {type(self.model).__name__} see more than their own sequence in a packed "
+                f"row (mean difference {(alone - packed).abs().mean():.3g}); set trainer.packing = false"
             )
 
 

@@ -68,10 +68,21 @@ class Ranks:
                 self._store = dist.TCPStore(  # type: ignore[attr-defined]
                     host, port, is_master=False, wait_for_workers=False, timeout=TIMEOUT
                 )
+        self._agree_on_device()
         backend = "cpu:gloo,cuda:nccl" if self.device.type == "cuda" else "gloo"
         dist.init_process_group(backend, store=self._store, rank=self.rank, world_size=self.size, timeout=TIMEOUT)
         self.mesh = dist.device_mesh.init_device_mesh(self.device.type, (self.size,), mesh_dim_names=("ranks",))
         self.writing = dist.new_group(backend="gloo", timeout=TIMEOUT)
+
+    def _agree_on_device(self) -> None:
+        """With fewer devices than ranks, some would find none and compute on a CPU."""
+        self._store.set(f"device-{self.rank}", self.device.type)
+        kinds = [self._store.get(f"device-{rank}").decode() for rank in range(self.size)]
+        if len(set(kinds)) > 1:
+            raise TrainingError(
+                f"trainer.num_ranks = {self.size}, but {kinds.count('cuda')} of them have a CUDA device: "
+                'lower it, or set trainer.device = "cpu"'
+            )
 
     def sum(self, values: Mapping[str, float]) -> dict[str, float]:
         """Adds each value over ranks; all of them name the same ones."""
@@ -91,13 +102,10 @@ def _device(wanted: Device, rank: int) -> torch.device:
     if wanted == "cpu" or (wanted == "auto" and not torch.cuda.is_available()):
         return torch.device("cpu")
     if not torch.cuda.is_available():
-        raise TrainingError('trainer.device = "cuda", but torch finds no CUDA device: use "cpu", or install its build')
-    count = torch.cuda.device_count()
-    if rank >= count:
         raise TrainingError(
-            f"trainer.num_ranks: rank {rank} needs a CUDA device of its own, and there are {count}; lower it, or set "
-            'trainer.device = "cpu"'
+            f'trainer.device = "cuda", but torch finds no CUDA device for rank {rank}: lower trainer.num_ranks to the '
+            'number of devices, use "cpu", or install the CUDA build of torch'
         )
-    device = torch.device("cuda", rank)
+    device = torch.device("cuda", 0)  # the only one that a rank sees
     torch.cuda.set_device(device)
     return device

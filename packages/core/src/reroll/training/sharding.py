@@ -40,7 +40,8 @@ def load_policy(directory: Path, temperature: float, ranks: Ranks, recompute: bo
 
 
 def shard(policy: Policy, blocks: list[torch.nn.Module], ranks: Ranks) -> None:
-    """Each block is gathered by itself; embeddings, last norm and head, which may share parameters, together."""
+    """Each block is gathered by itself, and so is the input embedding unless the head shares it; last norm and head
+    together."""
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
     options: dict[str, Any] = {
@@ -49,4 +50,7 @@ def shard(policy: Policy, blocks: list[torch.nn.Module], ranks: Ranks) -> None:
     }
     for block in blocks:
         fully_shard(block, **options)
+    embedding = policy.model.get_input_embeddings()
+    if embedding.weight is not policy.head.embedding.weight and embedding not in blocks:
+        fully_shard(embedding, **options)
     fully_shard(policy, **options)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -128,6 +127,7 @@ class PolicyTrainer:
                 "Lower trainer.lr, or look for a response with extreme log-probabilities in the saved rollouts"
             )
         self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)  # or gradients would be held through scoring, saves and exports
         self.version += 1
         finite = all_finite([local(parameter.detach()) for parameter in self.policy.parameters()])
         if self.ranks.sum({"bad": not finite})["bad"]:
@@ -192,7 +192,11 @@ class PolicyTrainer:
         Args:
             anchored: `scores` are the anchor; otherwise the training forward is, and is compared with them.
         """
-        sums: defaultdict[str, float] = defaultdict(float)
+        sums: dict[str, Tensor] = {}
+
+        def add(name: str, value: Tensor) -> None:
+            sums[name] = sums[name] + value.double() if name in sums else value.detach().double()
+
         per_token, constant = self.recipe.calculate_per_token_loss, self.recipe.constant_length
         for index, batch in enumerate(batches):
             logprobs_N, entropy_N = self.policy.logprobs(batch)
@@ -216,12 +220,12 @@ class PolicyTrainer:
             # Sharded gradients are averaged over ranks, and the step's is their sum.
             (loss * self.ranks.size if self.ranks.size > 1 else loss).backward()  # type: ignore[no-untyped-call]
             for name, value in metrics.items():
-                sums[name] += float(value)
-            gap_N = (old_N - batch.rollout_logprobs_N).abs()
-            sums["train_rollout_logprob_abs_diff"] += float(gap_N.sum()) / totals.tokens
+                add(name, value)
+            add("train_rollout_logprob_abs_diff", (old_N - batch.rollout_logprobs_N).abs().sum() / totals.tokens)
             if scores is not None and not anchored:
-                sums["scoring_gap"] += float((scores.policy[index] - current_N).abs().sum()) / totals.tokens
-        return dict(sums)
+                add("scoring_gap", (scores.policy[index] - current_N).abs().sum() / totals.tokens)
+        # A device is waited for once, when all of it is under way.
+        return dict(zip(sums, torch.stack(list(sums.values())).tolist(), strict=True)) if sums else {}
 
     def _reference_logprobs(self, scores: StepScores | None, index: int) -> Tensor | None:
         """For the KL term of the loss; a penalty in the reward has done its work in the advantages."""

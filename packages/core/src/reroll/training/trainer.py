@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections.abc import Awaitable, Sequence
 from importlib.util import find_spec
@@ -205,9 +206,28 @@ def _spec(section: TrainerSection, rank: int, seed: int, logs: Path) -> WorkerSp
             # All ranks are on this machine.
             "GLOO_SOCKET_IFNAME": _loopback_interface(),
             "NCCL_SOCKET_IFNAME": _loopback_interface(),
+            "CUDA_VISIBLE_DEVICES": _visible_device(rank, section.device),
+            **_allocator(),
         },
         log=logs / f"{name}.log",
     )
+
+
+def _visible_device(rank: int, device: str) -> str:
+    """A rank sees its own device alone, so that nothing of it, such as a thread that writes, touches another one's."""
+    if device == "cpu":
+        return ""
+    given = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if given is None:
+        return str(rank)
+    devices = [name for name in given.split(",") if name]
+    return devices[rank] if rank < len(devices) else ""
+
+
+def _allocator() -> dict[str, str]:
+    """Micro-batches differ in shape: segments that grow waste less than ones of fixed sizes."""
+    names = {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"}
+    return {} if names & set(os.environ) else {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
 
 
 def _loopback_interface() -> str:

@@ -47,6 +47,10 @@ class TrainerWorker:
             torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined]
             if size > 1:
                 _give_freed_memory_back()
+        else:
+            # Micro-batches have ever new shapes, and cuDNN plans for each of them, at once in another way without
+            # gradients: scores would differ from the training forward.
+            torch.backends.cuda.enable_cudnn_sdp(False)
         self.trainer: PolicyTrainer
         self._scores: Sequence[StepScores] | None = None
 
@@ -63,7 +67,7 @@ class TrainerWorker:
         scoring: Mapping[str, Any],
         correction: tuple[str, Mapping[str, Any]] | None,
         use_reference: bool,
-        recompute: bool,
+        recompute: bool | None,
         packing: bool | None,
     ) -> dict[str, Any]:
         """Meets the other ranks and loads the model; gives what only the process knows: `packed`, `device`.
@@ -75,12 +79,13 @@ class TrainerWorker:
             recipe, settings, scoring: keyword arguments of `Recipe`, `StepSettings` and `ScoringRule`.
             correction: class path and options of the off-policy correction, None for none.
             use_reference: keep a frozen copy of the starting checkpoint.
-            recompute: activation checkpointing.
+            recompute: activation checkpointing; None for where memory is a device's.
             packing: None packs where the device has an attention for it.
         """
         self.ranks.join(address)
         self.model_directory = model_directory
-        policy = load_policy(model_directory, temperature, self.ranks, recompute)
+        on_gpu = self.ranks.device.type == "cuda"
+        policy = load_policy(model_directory, temperature, self.ranks, on_gpu if recompute is None else recompute)
         packed = self._packs(policy, packing)
         self.trainer = PolicyTrainer(
             policy=policy,
@@ -102,7 +107,8 @@ class TrainerWorker:
         return load_policy(self.model_directory, temperature, self.ranks, recompute=False).requires_grad_(False)
 
     def _packs(self, policy: Policy, wanted: bool | None) -> bool:
-        if not (has_varlen_kernel(self.ranks.device) if wanted is None else wanted):
+        kernel = has_varlen_kernel(self.ranks.device, self.ranks.compute_type)
+        if not (kernel if wanted is None else wanted):
             return False
         try:
             policy.check_packing(self.ranks.device, TOLERANCE[self.ranks.compute_type])
