@@ -5,9 +5,9 @@
 One rank through the sharded path in bfloat16, as a run on a GPU has it: a random Qwen3 of 0.5 B parameters, one
 response in eight eight times as long as the others, micro-batches of 16,384 tokens. Packed rows are attended by
 torch's variable-length kernel where it has one. Utilisation is the rate of a step's floating-point operations, by the
-formula in `trainer.py`, over the rate of a large bfloat16 matrix product that was measured on the device. Without `--recompute`
-the activations of a micro-batch should take about 30 GB. Numbers that are claimed are kept in `benchmarks/results/`,
-as `trainer-gpu-DEVICE.json`.
+formula in `trainer.py`, over the rate of a large bfloat16 matrix product that was measured on the device. Without
+`--recompute` the activations of a micro-batch should take about 30 GB. Numbers that are claimed are kept in
+`benchmarks/results/`, as `trainer-gpu-DEVICE.json`.
 
 `--device cpu --tiny` runs every line of it on a CPU, with a model whose numbers mean nothing.
 """
@@ -73,7 +73,7 @@ def open_trainer(directory: Path, device: Device, recompute: bool = False) -> It
     try:
         yield make_trainer(load_policy(directory, 1.0, ranks, recompute), ranks, packed=False)
     finally:
-        ranks.leave()
+        torch.distributed.destroy_process_group()
 
 
 def select_packing(trainer: PolicyTrainer, packed: bool) -> None:
@@ -138,10 +138,12 @@ def measure(trainer: PolicyTrainer, name: str, rounds: int) -> dict[str, Any]:
                 found["peak_bytes"] = max(found["peak_bytes"], peak_bytes(device))
         if not math.isclose(*norms.values(), rel_tol=NORM_TOLERANCE):
             raise SystemExit(f"packed and padded rows have different gradient norms: {norms}")
+    kernel = has_varlen_kernel(device, torch.bfloat16)
     pairs = zip(methods["packed"]["tokens_per_second"], methods["padded"]["tokens_per_second"], strict=True)
     return {"model": name, "parameters": sum(parameter.numel() for parameter in model.parameters()), "tokens": tokens,
             "operations": operations, "device": device_name(device), "torch": torch.__version__,
-            "attention": {"packed": "kernel" if has_varlen_kernel(device, torch.bfloat16) else "one call a length", "padded": trainer.policy.padded_attention},
+            "attention": {"packed": "torch's variable-length kernel" if kernel else "one call a length",
+                          "padded": trainer.policy.padded_attention},
             "product_rate": rates[1:], "methods": methods,
             "packed_over_padded": statistics.median(packed / padded for packed, padded in pairs)}  # fmt: skip
 
