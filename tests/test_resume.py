@@ -6,6 +6,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -39,9 +40,9 @@ def run_to_end(path, output, *overrides):
     return done.stderr
 
 
-def kill_when(path, output, happened, *overrides, delay=0.0):
-    """Starts the run, kills the controller with SIGKILL `delay` seconds after `happened()`, and waits until its
-    workers are gone, whose connection to it has closed; false if the run came to its end before."""
+def kill_when(path, output, happened, *overrides, delay=0.0, number=signal.SIGKILL):
+    """Starts the run, sends the controller a signal `delay` seconds after `happened()`, and waits until its workers
+    are gone, whose connection to it has closed; false if the run came to its end before."""
     with (output.parent / "killed.log").open("ab") as log:
         run = subprocess.Popen(command(path, output, *overrides), stdout=log, stderr=log, start_new_session=True)
     while not happened():
@@ -52,8 +53,8 @@ def kill_when(path, output, happened, *overrides, delay=0.0):
     time.sleep(delay)
     if run.poll() is not None:
         return False
-    run.kill()
-    run.wait()
+    run.send_signal(number)
+    assert run.wait() in (-number, 128 + number), (output.parent / "killed.log").read_text()
     for _ in range(1000):
         try:
             os.killpg(run.pid, 0)
@@ -286,8 +287,13 @@ def done(output):
 
 
 @pytest.mark.slow
-def test_an_epoch_survives_five_kills_with_every_prompt_trained_on_once(run_file, tmp_path):
-    """64 prompts, very different lengths, asynchronous; SIGKILL at random moments."""
+@pytest.mark.parametrize(
+    ("number", "interval", "stops"),
+    [(signal.SIGKILL, 1, 5), (signal.SIGTERM, 1000, 3)],
+    ids=["killed", "interrupted"],  # an interrupted run makes a checkpoint, however long the interval
+)
+def test_an_epoch_survives_with_every_prompt_trained_on_once(run_file, tmp_path, number, interval, stops):
+    """64 prompts, very different lengths, asynchronous; stopped at random moments."""
     data, output = tmp_path / "tasks.jsonl", tmp_path / "out"
     draw = random.Random(0)
     tasks = Addition(ArithmeticConfig(high=40, verifier="regex"))
@@ -306,13 +312,14 @@ def test_an_epoch_survives_five_kills_with_every_prompt_trained_on_once(run_file
         "rollout.temperature=1.6",
         *ASYNC,
         *SAVES,
+        f"checkpoint.save_interval={interval}",
     ]
     path = run_file()
-    for _ in range(5):
+    for _ in range(stops):
         # Anywhere from the start of the processes to a few collections after the last checkpoint.
         wanted = done(output) + draw.randrange(3)
         reached = functools.partial(lambda count: done(output) >= count, wanted)
-        assert kill_when(path, output, reached, *options, delay=draw.uniform(0.0, 0.3))
+        assert kill_when(path, output, reached, *options, delay=draw.uniform(0.0, 0.3), number=number)
     run_to_end(path, output, *options)
     ended = Counter()
     for trace in saved_traces(output):

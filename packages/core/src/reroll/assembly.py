@@ -94,7 +94,7 @@ async def open_session(
     (output / "context.json").write_text(json.dumps(context.to_json(), indent=2) + "\n", "utf-8")
     parts = AsyncExitStack()
     try:
-        trackers = Trackers([run.make("trackers", item) for item in run.get(TrackersSection).names])
+        trackers = Trackers([run.make("trackers", item) for item in run.get(TrackersSection).names], display.warn)
         parts.callback(trackers.close)
         trackers.open(context)
         writers = [] if replayed else [given.cls for given in run.plugins.all("record_writers").values()]
@@ -128,7 +128,15 @@ async def open_session(
         publisher = _publisher(run, trainer, engines, router, admission, display)
         first = context.start_rollout_id
         producer = (
-            SavedCollections(replayed, events, collection_size(run), collections=rollout.num_rollout, first=first)
+            SavedCollections(
+                replayed,
+                events,
+                collection_size(run),
+                siblings=rollout.n_samples_per_prompt,
+                tokenizer_sha256=renderer.tokenizer_sha256,
+                collections=rollout.num_rollout,
+                first=first,
+            )
             if replayed
             else _producer(run, cursor, maker, events, publisher, first)
         )
@@ -161,9 +169,7 @@ async def open_session(
             await trainer.restore(start.resumed.folder, start.resumed.state.version)
             session.restore(start.resumed.state)
             if not session.collections:
-                display.line(
-                    f"all {rollout.num_rollout} collections are trained on: raise rollout.num_rollout to go on"
-                )
+                display.line(f"{first} collections are trained on: raise rollout.num_rollout above it to go on")
             await publisher.publish(trainer.version)
         yield session
     finally:

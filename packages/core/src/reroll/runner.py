@@ -21,6 +21,7 @@ from reroll.reporting.display import Display
 from reroll.reporting.summary import Summary, closing_lines
 from reroll.rollouts.config import RolloutSection
 from reroll.session import Session
+from reroll.workers.together import uninterrupted
 
 
 async def run_training(run: LoadedRunFile, began: float) -> int:
@@ -28,6 +29,7 @@ async def run_training(run: LoadedRunFile, began: float) -> int:
     display = Display(run.get(RolloutSection).num_rollout)
     early: list[str] = []
     with held_output(run, early.append) as output:
+        logging.raiseExceptions = False  # a full disk is told once, and not at every line that it takes
         logging.basicConfig(
             filename=output / "run.log", level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
         )
@@ -45,7 +47,10 @@ async def run_training(run: LoadedRunFile, began: float) -> int:
 async def _run(run: LoadedRunFile, start: Start, display: Display, began: float) -> int:
     output = start.output
     display.line(f"run {output.name}: {run.path or 'defaults'} → {output}; starting trainer and engines")
-    summary = Summary(name=run.get(RunSection).name, output=output)
+    summary = Summary(name=run.get(RunSection).name, output=output, starts=start.attempt.number)
+    if start.resumed is not None:
+        summary.restore(start.resumed.state.summary)
+    summary.write()  # what an earlier start wrote is no longer how the run stands
     # The work is a task of its own, so that a signal or a death ends the work and never what comes after it.
     work = asyncio.create_task(_work(run, start, display, summary))
     stopped = _stop_on_signals(work, display)
@@ -111,8 +116,11 @@ async def _export(run: LoadedRunFile, session: Session) -> None:
     session.summary.steps = await session.trainer.refresh_version()
     if run.get(OutputSection).export_hf and session.trainer.version:
         target = session.context.output / "model"
-        await session.trainer.export_hf(target, run.get(ModelSection).chat_template_text())
-        session.summary.model = target
+        template = run.get(ModelSection).chat_template_text()
+        try:
+            await uninterrupted(session.trainer.export_hf(target, template))
+        finally:
+            session.summary.model = target if target.exists() else None
 
 
 def _stop_on_signals(work: asyncio.Task[None], display: Display) -> list[signal.Signals]:

@@ -40,7 +40,7 @@ from reroll.rollouts.events import GroupEvents
 from reroll.rollouts.groups import GroupMaker
 from reroll.rollouts.producer import Producer
 from reroll.rollouts.replayed import SavedCollections
-from reroll.tasks.cursor import Cursor, Dispatch
+from reroll.tasks.cursor import Cursor
 from reroll.traces.samples import collection_samples, unweighted_samples
 from reroll.traces.saved import UNUSED, SavedGroup, mark_complete, save_groups, write_traces
 from reroll.training.config import ObjectiveSection
@@ -77,8 +77,8 @@ class Session:
     """Collections and evaluations that the last checkpoint of this start has behind it."""
     _collected: Collection | None = None
     """What was taken for the trainer, until it is trained on."""
-    _unfinished: Sequence[Dispatch] = ()
-    """What was under way when the producer was stopped."""
+    _stopped: dict[str, Any] = field(default_factory=dict)
+    """Cursor and counts at the moment at which the producer was stopped."""
     _trained: int = field(init=False)
     """Collections that are trained on."""
 
@@ -104,7 +104,7 @@ class Session:
                     self.producer.start(tasks)
                     yield
                 finally:
-                    self._unfinished = self.producer.unfinished()
+                    self._stopped = self._moving_state()
                     self.producer.stop()
         except BaseExceptionGroup as error:
             cause = first_cause(error)
@@ -151,15 +151,20 @@ class Session:
         if self.checkpoints is not None and (
             last or (self.checkpoints.is_due(done) and done < self.rollout.num_rollout)
         ):
-            await self._make_checkpoint(done, self.producer.unfinished())
+            await self._make_checkpoint(done, self._moving_state())
 
     async def checkpoint_interrupted(self) -> None:
         """The run was stopped while nothing was wrong with it: what was trained on is kept, and what was under way is
         dispatched again by the next start."""
         if self.checkpoints is None or self._trained == self.context.start_rollout_id:
             return
+        await self._make_checkpoint(self._trained, self._stopped)
+
+    def _moving_state(self) -> dict[str, Any]:
+        """Cursor and counts, for a start that dispatches again what has neither been trained on nor left."""
         collected = [item.dispatch for item in self._collected.groups] if self._collected else []
-        await self._make_checkpoint(self._trained, [*collected, *self._unfinished])
+        unfinished = [*collected, *self.producer.unfinished()]
+        return {"cursor": self.cursor.state(unfinished), "events": self.events.state()}
 
     async def wait_for_checkpoints(self) -> None:
         """Until what is being written is whole; the summary says so."""
@@ -167,7 +172,7 @@ class Session:
             await self.checkpoints.wait()
             self.finish_summary()
 
-    async def _make_checkpoint(self, done: int, unfinished: Sequence[Dispatch]) -> None:
+    async def _make_checkpoint(self, done: int, moving: dict[str, Any]) -> None:
         assert self.checkpoints is not None
         holds = (done, dict(self._evaluated))
         if self._saved == holds:
@@ -179,8 +184,7 @@ class Session:
         await self.checkpoints.save(
             self.trainer.version,
             done,
-            cursor=self.cursor.state(unfinished),
-            events=self.events.state(),
+            **moving,
             summary=self.summary.state(),
             evaluations=dict(self._evaluated),
         )
@@ -226,7 +230,11 @@ class Session:
             else:
                 await self._settle(collection, traces)
             raise
-        self._consume(collection, await uninterrupted(saving))
+        try:
+            await uninterrupted(saving)
+        finally:  # cancelled or not, it was trained on
+            if saving.done() and not saving.cancelled() and not saving.exception():
+                self._consume(collection, saving.result())
         return steps
 
     async def _settle(self, collection: Collection, traces: int) -> None:
@@ -267,6 +275,12 @@ class Session:
 
     def why_empty(self, collection: Collection, collections: int) -> str:
         """What the user should know when `collections` in a row held no group worth training on."""
+        if collection.passed:
+            return (
+                f"{collections} collections in a row held groups, but no response to train on: every one was cut off "
+                "at the length limit, and objective.mask_truncated_completions leaves those out. Raise "
+                "rollout.rollout_max_response_len"
+            )
         reasons = Counter(item.decision.reason or item.decision.outcome for item in collection.groups)
         listed = ", ".join(f"{reason} ({count} groups)" for reason, count in reasons.most_common(3))
         traces = [trace for item in collection.groups for trace in item.group.traces]

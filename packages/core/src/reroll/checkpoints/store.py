@@ -224,13 +224,21 @@ class CheckpointStore:
         folder.rename(target)
         sync_folder(self.root)
         self._verified.pop(folder, None)
-        shutil.rmtree(target, ignore_errors=True)
+        _remove(target)
 
     def _finish_deleting(self) -> list[Path]:
         """Goes on with what a crash left; gives what cannot be deleted."""
         for path in self.root.glob(f"{DELETING}*"):
-            shutil.rmtree(path, ignore_errors=True)
+            _remove(path)
         return list(self.root.glob(f"{DELETING}*"))
+
+
+def _remove(path: Path) -> None:
+    """Of a link to a folder elsewhere, such as another disk, the link."""
+    if path.is_symlink():
+        path.unlink(missing_ok=True)
+    else:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def find_checkpoint(path: Path, step: int | None = None, thorough: bool = True) -> Checkpoint:
@@ -272,6 +280,8 @@ def check_checkpoint(folder: Path, thorough: bool = True) -> Manifest:
     manifest = _read_manifest(folder)
     if NAME.fullmatch(folder.name) and _step(folder) != manifest.step:
         raise CheckpointError(f"{fault}: its {MANIFEST} is of step {manifest.step}; the folder was renamed")
+    if not manifest.files:
+        raise CheckpointError(f"{fault}: its {MANIFEST} names no file; use an older checkpoint")
     for name, saved in manifest.files.items():
         path = folder / name
         if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:

@@ -61,5 +61,9 @@ def main() -> None:
             if not note.startswith("Traceback"):  # where it happened in a worker; that is in the run's log
                 print(f"  {note}", file=sys.stderr)
         sys.exit(1)
+    except OSError as error:
+        where = f"{error.filename}: " if error.filename else ""
+        print(f"error: {where}{error.strerror or error}", file=sys.stderr)
+        sys.exit(1)
     except KeyboardInterrupt:
         sys.exit(130)

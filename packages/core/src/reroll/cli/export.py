@@ -51,7 +51,6 @@ def export(
         )
     from reroll.training.checkpoint import export_checkpoint
 
-    to.parent.mkdir(parents=True, exist_ok=True)
     text = Path(template).read_text("utf-8") if template else None
     export_checkpoint(found.folder, files.directory, to, dtype.value, text)
     typer.echo(f"{to}: the model of step {found.manifest.step}, {dtype.value}")

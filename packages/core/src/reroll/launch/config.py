@@ -63,4 +63,4 @@ class LaunchSection(ConfigSection):
 
 def holds_run(output: Path) -> bool:
     """Whether a run was started in the folder. The lock alone says nothing: who holds it is only about to."""
-    return any((output / name).exists() for name in (FILE, RUN_FILE))
+    return any((output / name).exists() for name in (FILE, "context.json"))

@@ -25,11 +25,12 @@ from reroll.checkpoints.store import FOLDER, CheckpointStore, find_checkpoint
 from reroll.config import LoadedRunFile
 from reroll.config.run import RunSection
 from reroll.launch.attempts import Attempt, AttemptsError, register_attempt, run_lock
-from reroll.launch.config import LaunchSection, holds_run
+from reroll.launch.config import RUN_FILE, LaunchSection, holds_run
 from reroll.models.config import ModelSection
 from reroll.models.files import resolve_model
 from reroll.reporting.config import OutputSection
 from reroll.rollouts.config import seeds
+from reroll.rollouts.replayed import DebugSection
 from reroll.tasks.config import DataSection
 from reroll.traces.saved import move_aside
 
@@ -78,6 +79,13 @@ def begin(run: LoadedRunFile, output: Path, tell: Callable[[str], None], warn: C
         tell: told where the run begins; warn: told of checkpoints that are not whole.
     """
     before = holds_run(output)
+    replayed = run.get(DebugSection).load_rollouts
+    if replayed is not None and replayed.resolve() == output.resolve():
+        raise RerollError(f"debug.load_rollouts: {replayed} is output.dir itself; give another output.dir")
+    if run.path is not None and run.path.resolve() == (output / RUN_FILE).resolve() and not before:
+        raise RerollError(
+            f"output.dir: {run.path} is where the run writes what its run file resolves to; give another folder"
+        )
     if before and not run.get(LaunchSection).auto_resume:
         raise AttemptsError(
             f"output.dir: {output} holds a run already, and a run never writes over another; give another folder, or "
@@ -135,13 +143,20 @@ def _check_identity(resumed: Resumed, identity: Identity | None) -> None:
 def _resumed(run: LoadedRunFile, output: Path, before: bool, warn: Callable[[str], None]) -> Resumed | None:
     """This run's newest whole checkpoint, else the one that the run file names."""
     if before:
-        store = CheckpointStore(output / FOLDER)
+        store, reasons = CheckpointStore(output / FOLDER), []
         for folder in store.folders():
             try:
                 store.check(folder)
                 return Resumed(folder, read_state(folder), same_run=True)
             except CheckpointError as error:
                 warn(f"passed over: {error}")
+                reasons.append(str(error))
+        if reasons:
+            listed = "\n  ".join(reasons)
+            raise CheckpointError(
+                f"{store.root} holds checkpoints, and none of them is whole:\n  {listed}\nRepair one, or delete "
+                f"{store.root} to begin anew"
+            )
     load = run.get(CheckpointSection).load
     if load is None:
         return None

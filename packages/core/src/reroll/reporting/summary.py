@@ -13,7 +13,17 @@ from reroll.config.atomic import write_whole
 
 SCHEMA = 1
 
-OF_ONE_START = {"name", "output", "ended", "message", "wall_seconds", "model", "checkpoint", "missed_checkpoints"}
+OF_ONE_START = {
+    "name",
+    "output",
+    "starts",
+    "ended",
+    "message",
+    "wall_seconds",
+    "model",
+    "checkpoint",
+    "missed_checkpoints",
+}
 """What a summary says of the last start of a run alone."""
 
 EvalRecord = Mapping[str, Any]
@@ -26,6 +36,7 @@ class Summary:
 
     name: str
     output: Path
+    starts: int = 1
     evaluations: list[EvalRecord] = field(default_factory=list)
     steps: int = 0
     collections: int = 0
@@ -143,8 +154,12 @@ def closing_lines(summary: Summary) -> Sequence[str]:
             )
     lines.append(
         f"{summary.steps} steps on {summary.trained_samples} samples in {summary.training_wall_seconds:.1f} s "
-        f"({summary.wall_seconds:.1f} s with start and evaluations); "
-        f"{_rate(summary.generated_tokens, summary.generation_seconds):,.0f} tokens/s generated, "
+        + (
+            f"(over {summary.starts} starts; the last one {summary.wall_seconds:.1f} s); "
+            if summary.starts > 1
+            else f"({summary.wall_seconds:.1f} s with start and evaluations); "
+        )
+        + f"{_rate(summary.generated_tokens, summary.generation_seconds):,.0f} tokens/s generated, "
         f"{_rate(summary.trained_tokens, summary.training_seconds):,.0f} tokens/s trained"
     )
     lines.append(
@@ -155,7 +170,9 @@ def closing_lines(summary: Summary) -> Sequence[str]:
         lines.append("skipped prompts: " + ", ".join(f"{reason}: {count}" for reason, count in summary.skipped.items()))
     lines.append(f"rollouts: {summary.output / 'rollouts'}")
     metrics = summary.output / "metrics.jsonl"
-    lines.append((f"metrics:  {metrics}, " if metrics.exists() else "") + f"summary: {summary.output / 'summary.json'}")
+    lines.append(
+        (f"metrics:  {metrics}, " if metrics.is_file() else "") + f"summary: {summary.output / 'summary.json'}"
+    )
     if summary.checkpoint:
         lines.append(f"checkpoint: {summary.checkpoint}")
     if summary.missed_checkpoints:

@@ -62,10 +62,11 @@ def _keep_until(path: Path, step: int, collections: int) -> None:
 
 
 class Trackers:
-    """All selected sinks. One that fails is logged once and left out from then on."""
+    """All selected sinks. One that fails is told once and left out from then on."""
 
-    def __init__(self, trackers: Sequence[Tracker]) -> None:
+    def __init__(self, trackers: Sequence[Tracker], warn: Callable[[str], None] = lambda text: None) -> None:
         self._trackers = list(trackers)
+        self._warn = warn
 
     def open(self, context: RunContext) -> None:
         self._tell(lambda tracker: tracker.open(context))
@@ -80,6 +81,7 @@ class Trackers:
         for tracker in list(self._trackers):
             try:
                 event(tracker)
-            except (Exception, SystemExit, asyncio.CancelledError):
+            except (Exception, SystemExit, asyncio.CancelledError) as error:
                 logger.exception("tracker %r failed and gets no further metrics", tracker.name)
+                self._warn(f"tracker {tracker.name!r} gets no further metrics: {type(error).__name__}: {error}")
                 self._trackers.remove(tracker)

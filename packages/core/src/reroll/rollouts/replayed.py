@@ -23,7 +23,9 @@ class DebugSection(ConfigSection):
     started, and nothing is scored, recorded or evaluated."""
 
     def validate_files(self, run: RunFile, thorough: bool) -> Iterator[Problem]:
-        if self.load_rollouts is not None and not step_directory(self.load_rollouts, 0).is_dir():
+        if self.load_rollouts is None:
+            return
+        if not step_directory(self.load_rollouts, 0).is_dir():
             yield Problem(
                 "debug.load_rollouts",
                 f"{str(self.load_rollouts)!r} has no {step_directory(Path(), 0)}",
@@ -36,11 +38,20 @@ class SavedCollections:
 
     Args:
         source: the other run's folder.
+        siblings, tokenizer_sha256: of this run; groups of another size, or of other tokens, are refused.
         collections: number of all collections of this run; the first of them is `first`.
     """
 
     def __init__(
-        self, source: Path, events: GroupEvents, size: CollectionSize, *, collections: int, first: int = 0
+        self,
+        source: Path,
+        events: GroupEvents,
+        size: CollectionSize,
+        *,
+        siblings: int,
+        tokenizer_sha256: str,
+        collections: int,
+        first: int = 0,
     ) -> None:
         self.generated_tokens = 0
         self.generating = Stopwatch()
@@ -49,6 +60,8 @@ class SavedCollections:
         self._source = source
         self._events = events
         self._size = size
+        self._siblings = siblings
+        self._tokenizer_sha256 = tokenizer_sha256
         self._next = first
         self._end = collections
 
@@ -72,18 +85,43 @@ class SavedCollections:
         assert self._next < self._end, "no further collection was announced"
         folder = step_directory(self._source, self._next)
         if not folder.is_dir():
+            if any(step_directory(self._source, later).is_dir() for later in range(self._next + 1, self._end)):
+                raise RerollError(f"debug.load_rollouts: {folder} is missing, and later collections are there")
             return None
         self.trainer_waiting.enter()
         try:
             saved = await asyncio.to_thread(read_groups, folder)
         finally:
             self.trainer_waiting.leave()
-        groups = [self._dispatched(item) for item in saved if item.disposition != "expired"]
-        if not groups:
-            raise RerollError(f"debug.load_rollouts: {folder} holds no group that was taken for a collection")
+        taken = [item for item in saved if item.disposition != "expired"]
+        self._check(folder, taken)
+        groups = [self._dispatched(item) for item in taken]
         collection = Collection(self._next, version, self._size, groups, expired=[])
         self._next += 1
         return collection
+
+    def _check(self, folder: Path, taken: list[SavedGroup]) -> None:
+        """RerollError unless the groups are as this run's own would be: responses have places by their numbers."""
+        if not taken:
+            raise RerollError(f"debug.load_rollouts: {folder} holds no group that was taken for a collection")
+        passed = sum(item.decision.outcome == "passed" for item in taken)
+        if passed > self._size.batch:
+            raise RerollError(
+                f"debug.load_rollouts: {folder} holds {passed} groups to train on, rollout.rollout_batch_size is "
+                f"{self._size.batch}; set it to the other run's"
+            )
+        for item in taken:
+            if len(item.group.traces) != self._siblings:
+                raise RerollError(
+                    f"debug.load_rollouts: {folder} holds groups of {len(item.group.traces)} responses, "
+                    f"rollout.n_samples_per_prompt is {self._siblings}; set it to the other run's"
+                )
+            found = item.group.rendered.tokenizer_sha256
+            if found != self._tokenizer_sha256:
+                raise RerollError(
+                    f"debug.load_rollouts: the rollouts in {folder} are of another tokenizer (SHA-256 {found[:12]}…) "
+                    f"than model.path has ({self._tokenizer_sha256[:12]}…)"
+                )
 
     def _dispatched(self, saved: SavedGroup) -> FinishedGroup:
         """The group as one of this run: its ledger counts it, under a number of its own."""

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import ast
 import io
+import os
 import random
-import shutil
+import tempfile
 import warnings
 from collections.abc import Container, Mapping, Sequence
 from concurrent.futures import Future
@@ -26,7 +27,7 @@ from torch.distributed.checkpoint.state_dict_saver import async_save as save_sta
 from torch.distributed.checkpoint.state_dict_saver import save as save_state
 
 from reroll.api import TrainingError
-from reroll.training.export import SHARD_BYTES, finish, partial_folder, shard_names
+from reroll.training.export import SHARD_BYTES, finish, shard_names
 from reroll.training.step import PolicyTrainer
 from reroll.training.tensors import buckets, named_tensors, num_bytes
 
@@ -158,9 +159,8 @@ def export_checkpoint(
     empty = {name: torch.empty(item.size, dtype=item.properties.dtype, device="meta") for name, item in shapes.items()}
     names = buckets(empty, shard_bytes)
     files = shard_names(len(names))
-    partial = partial_folder(directory)
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
+    directory.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix=f".{directory.name}-", dir=directory.parent))
     wanted: torch.dtype = getattr(torch, dtype)
     size = 0
     for group, file in zip(names, files, strict=True):
@@ -171,7 +171,17 @@ def export_checkpoint(
         tensors = {name: _as(state[MODEL + name], wanted) for name in group}
         size += sum(map(num_bytes, tensors.values()))
         save_file(tensors, partial / file, metadata={"format": "pt"})
-    finish(directory, source, names, files, size, dtype, chat_template)
+    finish(partial, source, names, files, size, dtype, chat_template)
+    partial.chmod(0o777 & ~_umask())
+    if directory.exists():
+        directory.rmdir()  # empty, or this says that it is not
+    partial.rename(directory)
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
 
 
 def _as(tensor: Tensor, dtype: torch.dtype) -> Tensor:

@@ -33,7 +33,7 @@ def export_hf(
     appears under its name when it is whole."""
     from reroll.training.tensors import buckets, num_bytes, write_buckets
 
-    partial = partial_folder(directory)
+    partial = directory.with_name(f"{directory.name}.partial")
     if ranks.rank == 0:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
@@ -45,11 +45,8 @@ def export_hf(
     if ranks.rank == 0:
         size = sum(map(num_bytes, tensors.values()))
         dtype = str(next(iter(tensors.values())).dtype)
-        finish(directory, source, names, files, size, dtype, chat_template)
-
-
-def partial_folder(directory: Path) -> Path:
-    return directory.with_name(f"{directory.name}.partial")
+        finish(partial, source, names, files, size, dtype, chat_template)
+        _put_in_place(partial, directory)
 
 
 def shard_names(count: int) -> list[str]:
@@ -60,7 +57,7 @@ def shard_names(count: int) -> list[str]:
 
 
 def finish(
-    directory: Path,
+    partial: Path,
     source: Path,
     names: Sequence[Sequence[str]],
     files: Sequence[str],
@@ -68,12 +65,11 @@ def finish(
     dtype: str,
     chat_template: str | None,
 ) -> None:
-    """Everything but the weights, which are written already; then the folder gets its name.
+    """Everything but the weights, which are written into the folder already.
 
     Args:
         chat_template: the one that the model was trained with, where it is not that of `source`.
     """
-    partial = partial_folder(directory)
     if len(files) > 1:
         placed = {name: file for file, group in zip(files, names, strict=True) for name in group}
         index = {"metadata": {"total_size": num_bytes}, "weight_map": placed}
@@ -87,7 +83,6 @@ def finish(
             shutil.copyfile(path, partial / path.name)
     if chat_template is not None:
         (partial / "chat_template.jinja").write_text(chat_template, "utf-8")
-    _put_in_place(partial, directory)
 
 
 def _put_in_place(partial: Path, directory: Path) -> None:

@@ -180,7 +180,12 @@ class TrainerWorker:
         return checkpoint.save(self.trainer, folder, background)
 
     def restore(self, folder: Path, version: int) -> None:
-        checkpoint.restore(self.trainer, folder, version)
+        try:
+            checkpoint.restore(self.trainer, folder, version)
+        except OSError as error:
+            raise TrainingError(
+                f"{folder} cannot be read: {error}; if the run that made it has deleted it, give a checkpoint that stays"
+            ) from error
 
     def memory(self) -> dict[str, int]:
         """Bytes that this rank holds: of parameters, of optimizer state, and at most so far of the device or, on a
