@@ -44,7 +44,7 @@ def test_retries_are_counted_from_none(tmp_path):
         load(tmp_path, 'output.dir="x"', "launch.max_retries=-2")
 
 
-@pytest.mark.parametrize("file", ["attempts.json", "run.toml"])
+@pytest.mark.parametrize("file", ["attempts.json", "context.json"])
 def test_a_folder_with_a_run_is_gone_on_with_only_if_that_is_wanted(tmp_path, file):
     assert problems(tmp_path) == problems(tmp_path, "launch.auto_resume=true") == []
     (tmp_path / "out").mkdir()

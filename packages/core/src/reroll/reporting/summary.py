@@ -13,17 +13,8 @@ from reroll.config.atomic import write_whole
 
 SCHEMA = 1
 
-OF_ONE_START = {
-    "name",
-    "output",
-    "starts",
-    "ended",
-    "message",
-    "wall_seconds",
-    "model",
-    "checkpoint",
-    "missed_checkpoints",
-}
+OF_ONE_START = {"name", "output", "starts", "ended", "message", "wall_seconds", "model"}
+OF_ONE_START |= {"checkpoint", "missed_checkpoints"}
 """What a summary says of the last start of a run alone."""
 
 EvalRecord = Mapping[str, Any]

@@ -15,7 +15,7 @@ import torch
 
 from reroll.api import TrainingError, WeightBucket
 from reroll.models.digest import state_digest
-from reroll.training import checkpoint, export, tensors
+from reroll.training import export, tensors
 from reroll.training.attention import has_varlen_kernel
 from reroll.training.cut import RankStep
 from reroll.training.objective import Recipe
@@ -177,14 +177,18 @@ class TrainerWorker:
         export.export_hf(found, directory, self.model_directory, self.ranks, chat_template)
 
     def save(self, folder: Path, background: bool) -> Future[None]:
+        from reroll.training import checkpoint  # most of a second of imports that a run without one is spared
+
         return checkpoint.save(self.trainer, folder, background)
 
     def restore(self, folder: Path, version: int) -> None:
+        from reroll.training import checkpoint
+
         try:
             checkpoint.restore(self.trainer, folder, version)
         except OSError as error:
             raise TrainingError(
-                f"{folder} cannot be read: {error}; if the run that made it has deleted it, give a checkpoint that stays"
+                f"{folder} cannot be read: {error}; if the run that made it has deleted it since, give one that stays"
             ) from error
 
     def memory(self) -> dict[str, int]:

@@ -23,6 +23,8 @@ REMEDY = "serve it with another engine, such as sglang"
 def context_length(config: Any, wanted: int | None) -> int:
     """Tokens that a request may hold: `wanted`, or all that the model was made for."""
     text = config.get_text_config()
+    if getattr(text, "num_attention_heads", None) is None:
+        raise EngineError(f"model_type {config.model_type!r} keeps other caches than those of attention; {REMEDY}")
     longest: int | None = getattr(text, "max_position_embeddings", None)
     if wanted is None and longest is None:
         raise EngineError(
