@@ -60,6 +60,7 @@ def test_the_penalty_in_the_reward_is_taken_to_the_starting_checkpoint(run_file,
     assert "kl" not in step, "the loss has no penalty of its own"
 
 
+@pytest.mark.slow
 def test_truncated_responses_are_not_trained_on(run_file, tmp_path):
     short = ["rollout.rollout_max_response_len=4", "objective.mask_truncated_completions=true"]
     samples, rewards, _, truncated, steps = collected(run_file(), tmp_path / "out", *short)

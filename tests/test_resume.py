@@ -141,6 +141,7 @@ def test_another_seed_or_other_data_is_refused_with_the_difference(begun, overri
     assert says in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_changed_file_of_tasks_or_of_the_model_is_refused(run_file, tmp_path):
     model, data, output = tmp_path / "model", tmp_path / "tasks.jsonl", tmp_path / "out"
     shutil.copytree(resolve_model("builtin:tiny-math").directory, model)
@@ -175,6 +176,7 @@ def test_a_changed_file_of_tasks_or_of_the_model_is_refused(run_file, tmp_path):
     asyncio.run(resume())
 
 
+@pytest.mark.slow
 def test_a_run_that_starts_from_another_runs_checkpoint_goes_on_with_it(run_file, tmp_path):
     path, options = run_file(), ["rollout.num_rollout=3", "checkpoint.save_interval=1"]
     first = run_and_watch(path, tmp_path / "first", *options)
@@ -187,6 +189,7 @@ def test_a_run_that_starts_from_another_runs_checkpoint_goes_on_with_it(run_file
     assert not (tmp_path / "second" / "rollouts" / "step_0").exists()
 
 
+@pytest.mark.slow
 def test_a_checkpoint_that_cannot_be_written_is_told_and_the_run_goes_on(run_file, tmp_path, capfd):
     output = tmp_path / "out"
     output.mkdir()
