@@ -23,6 +23,9 @@ from reroll.models.files import resolve_model
 from reroll.models.load import load_model
 from reroll.plan import size_problems
 from reroll.plugins import load_plugins
+from reroll.rollouts.buffer import CollectionSize
+from reroll.rollouts.events import GroupEvents
+from reroll.rollouts.replayed import SavedCollections
 from reroll.tasks.arithmetic import Addition, ArithmeticConfig
 
 SAVES = ["checkpoint.save_interval=1", "launch.auto_resume=true", "checkpoint.keep_last=10"]
@@ -197,6 +200,38 @@ def test_a_checkpoint_that_cannot_be_written_is_told_and_the_run_goes_on(run_fil
     seen = run_and_watch(run_file(), output, *SAVES)
     assert len(seen.weights) == 3
     assert capfd.readouterr().err.count("could not be written") == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"siblings": 2}, "groups of 4 responses, rollout.n_samples_per_prompt is 2"),
+        ({"batch": 1}, "groups to train on, rollout.rollout_batch_size is 1"),
+        ({"tokenizer": "0" * 64}, "are of another tokenizer"),
+        ({"gap": True}, "step_0 is missing, and later collections are there"),
+        ({}, None),
+    ],
+)
+def test_saved_rollouts_of_another_shape_are_not_trained_on(begun, changes, says):
+    _, output = begun
+    tokenizer = json.loads((output / "context.json").read_text())["protocol"]["tokenizer_sha256"]
+    if "gap" in changes:
+        shutil.rmtree(output / "rollouts" / "step_0")
+    saved = SavedCollections(
+        output,
+        GroupEvents([], None),
+        CollectionSize(changes.get("batch", 4), 4, 1, 0),
+        siblings=changes.get("siblings", 4),
+        tokenizer_sha256=changes.get("tokenizer", tokenizer),
+        collections=2,
+    )
+    if says is None:
+        collection = asyncio.run(saved.collect(0))
+        assert collection.rollout_id == 0
+        assert [item.group.group_index for item in collection.groups] == list(range(4))
+        return
+    with pytest.raises(RerollError, match=says):
+        asyncio.run(saved.collect(0))
 
 
 def test_starts_are_counted_and_bounded(begun):

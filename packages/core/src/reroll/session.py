@@ -163,7 +163,7 @@ class Session:
     def _moving_state(self) -> dict[str, Any]:
         """Cursor and counts, for a start that dispatches again what has neither been trained on nor left."""
         collected = [item.dispatch for item in self._collected.groups] if self._collected else []
-        unfinished = [*collected, *self.producer.unfinished()]
+        unfinished = [item for item in (*collected, *self.producer.unfinished()) if item.place]  # no replayed ones
         return {"cursor": self.cursor.state(unfinished), "events": self.events.state()}
 
     async def wait_for_checkpoints(self) -> None:

@@ -135,8 +135,6 @@ class Producer:
         queued = {item.group.group_index: item.dispatch for item in self.buffer.groups}
         return [dispatch for _, dispatch in sorted({**self._dispatches, **queued}.items())]
 
-    # Dispatching
-
     def _dispatch(self) -> None:
         round_under_way = self.buffer.size.ahead == 0 and self.in_flight > 0
         while self._tasks is not None and not round_under_way and self._admits() and not self._busy():
@@ -170,8 +168,6 @@ class Producer:
         idle = self._asked_version is None and not self.evaluating and not self.generating.running
         more = not self._dry and self._collections_left > 0
         self.blocked.run(idle and more and not self._admits())
-
-    # One group
 
     async def _make(self, group_index: int, dispatch: Dispatch) -> None:
         """From the dispatch to the buffer, or to another ending."""

@@ -10,7 +10,7 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class StepScores:
-    """Of the tokens that carry loss, `[N]` for each micro-batch of an optimizer step."""
+    """Log-probabilities of the tokens that carry loss: `[N]` for each micro-batch of an optimizer step."""
 
     policy: Sequence[Tensor]
     reference: Sequence[Tensor] | None
@@ -18,11 +18,13 @@ class StepScores:
 
 @dataclass
 class ScoringRule:
-    """Attributes:
-    standalone: the recipe needs the pass; without it the training forward, which runs at the same weights, serves.
-    interval: of optimizer steps without the pass, the first one of the process and every `interval`-th after it
-        run the pass all the same, and are compared with it; 0: the first alone.
-    tolerance: largest mean absolute difference of log-probabilities in that comparison.
+    """Which optimizer steps have the pass, or are compared with it.
+
+    Attributes:
+        standalone: the recipe needs the pass; without it the training forward, which runs at the same weights, serves.
+        interval: of optimizer steps without the pass, the first one of the process and every `interval`-th after it
+            run the pass all the same, and are compared with it; 0: the first alone.
+        tolerance: largest mean absolute difference of log-probabilities in that comparison.
     """
 
     standalone: bool

@@ -181,7 +181,8 @@ class PolicyTrainer:
         if gate is not None and not found <= gate:
             raise TrainingError(
                 f"step {self.version}: log-probabilities of trainer and engine differ by {found:.3g} on average over "
-                f"tokens, more than trainer.max_train_rollout_logprob_abs_diff = {gate:g}; the weights were not changed"
+                f"tokens, more than trainer.max_train_rollout_logprob_abs_diff = {gate:g}; the weights were not "
+                "changed. Look for a difference in type, temperature or template between them, or raise the bound"
             )
 
     def accumulate_gradients(
