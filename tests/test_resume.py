@@ -206,7 +206,7 @@ def test_a_checkpoint_that_cannot_be_written_is_told_and_the_run_goes_on(run_fil
     ("changes", "says"),
     [
         ({"siblings": 2}, "groups of 4 responses, rollout.n_samples_per_prompt is 2"),
-        ({"batch": 1}, "groups to train on, rollout.rollout_batch_size is 1"),
+        ({"batch": 0}, "groups to train on, rollout.rollout_batch_size is 0"),
         ({"tokenizer": "0" * 64}, "are of another tokenizer"),
         ({"gap": True}, "step_0 is missing, and later collections are there"),
         ({}, None),
