@@ -51,11 +51,12 @@ from reroll.rollouts.admission import GroupAdmission
 from reroll.rollouts.async_config import AsyncSection
 from reroll.rollouts.buffer import GroupBuffer
 from reroll.rollouts.config import EvalSection, RolloutSection, seeds
+from reroll.rollouts.debug_config import DebugSection
 from reroll.rollouts.evaluation import Evaluator
 from reroll.rollouts.events import GroupEvents
 from reroll.rollouts.groups import GroupMaker, GroupPlan
 from reroll.rollouts.producer import Producer
-from reroll.rollouts.replayed import DebugSection, SavedCollections
+from reroll.rollouts.replayed import SavedCollections
 from reroll.rollouts.scoring.scorer import Scorer, SelectedVerifier
 from reroll.serving.config import ServingSection
 from reroll.serving.router import LeastLoadedRouter

@@ -9,7 +9,6 @@ from typing import ClassVar
 from pydantic import Field
 
 from reroll.api import CheckpointError, ConfigSection, Problem, RunFile
-from reroll.checkpoints.store import find_checkpoint
 
 INTERVAL = "set checkpoint.save_interval, in collections; checkpoints go to <output>/checkpoints"
 
@@ -53,6 +52,8 @@ class CheckpointSection(ConfigSection):
                 )
 
     def validate_files(self, run: RunFile, thorough: bool) -> Iterator[Problem]:
+        from reroll.checkpoints.store import find_checkpoint  # `plan` loads this section, and must not wait for that
+
         if self.load is None:
             return
         try:

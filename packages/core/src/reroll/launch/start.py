@@ -30,7 +30,7 @@ from reroll.models.config import ModelSection
 from reroll.models.files import resolve_model
 from reroll.reporting.config import OutputSection
 from reroll.rollouts.config import seeds
-from reroll.rollouts.replayed import DebugSection
+from reroll.rollouts.debug_config import DebugSection
 from reroll.tasks.config import DataSection
 from reroll.traces.saved import move_aside
 

@@ -9,7 +9,7 @@ from reroll.api import ConfigSection, GroupFilter, Harness, RecordWriter, Verifi
 def reroll_config_sections() -> list[type[ConfigSection]]:
     from reroll.rollouts.async_config import AsyncSection
     from reroll.rollouts.config import EvalSection, RolloutSection
-    from reroll.rollouts.replayed import DebugSection
+    from reroll.rollouts.debug_config import DebugSection
 
     return [RolloutSection, AsyncSection, EvalSection, DebugSection]
 
