@@ -1,5 +1,6 @@
 """One seed, one run: token ids, gradients and weights to the bit."""
 
+import pytest
 from driving import run_and_watch
 
 
@@ -20,6 +21,7 @@ def test_one_seed_gives_equal_bits_and_two_seeds_differ(run_file, tmp_path):
         assert len({tuple(ids) for ids in collection}) > 2 * len(prompts), "the members of a group differ"
 
 
+@pytest.mark.slow
 def test_a_changed_learning_rate_changes_weights_but_not_the_first_tokens(run_file, tmp_path):
     """The mutated control: what is compared above does see a difference."""
     path = run_file()

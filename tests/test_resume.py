@@ -94,6 +94,7 @@ def begun(run_of_two, tmp_path):
     return path, tmp_path / "out"
 
 
+@pytest.mark.slow
 def test_a_resumed_synchronous_run_draws_and_trains_what_an_unbroken_one_does(run_of_two, begun, tmp_path):
     """Generation, scoring and order included; what is saved is what a killed run would find."""
     path, output = begun
@@ -109,6 +110,7 @@ def test_a_resumed_synchronous_run_draws_and_trains_what_an_unbroken_one_does(ru
         assert getattr(resumed.summary, name) == getattr(straight.summary, name)
 
 
+@pytest.mark.slow
 def test_engines_serve_the_restored_policy_first_and_not_the_reference(run_of_two, begun):
     path, output = begun
     reference = ["objective.use_kl_loss=true", "objective.kl_loss_coef=0.1"]

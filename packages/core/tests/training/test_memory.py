@@ -82,8 +82,8 @@ def test_no_rank_of_four_holds_the_whole_model(large_model, tmp_path):
         assert held["parameters"] <= 0.3 * total
         assert held["optimizer"] <= 0.3 * alone[0]["optimizer"]
     assert len(list((tmp_path / "four" / "hf").glob("*.safetensors"))) > 4
-    # Of loading: a rank's part, and two layers of all ranks.
-    assert all(value < 0.7 * total for value in found["load"]), found["load"]
+    # Of loading, with the forward passes that check the head: a rank's part, and what is gathered for two layers.
+    assert all(value < 0.8 * total for value in found["load"]), found["load"]
     for name in ("save-False", "export_hf", "export_weights", "restore"):
         assert all(value < 0.4 * total for value in found[name]), (name, found[name])
     # A copy of the rank's part of parameters and moments, three quarters of a model on four ranks.

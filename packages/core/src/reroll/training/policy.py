@@ -74,42 +74,44 @@ class Policy(torch.nn.Module):
         absolute and relative."""
         batch = micro_batch(_probes(self.head.vocabulary), packed=False, device=device)
         try:
-            ours, theirs = self._both_logits(batch)
+            ours, theirs, chosen_N = self._both(batch)
         except ValueError:
             # Some attentions, such as one with a soft cap, exist only as the model's own code.
             self.padded_attention = "eager"
-            ours, theirs = self._both_logits(batch)
-        target_N = batch.token_ids_RT[batch.row_N, batch.position_N]
-        places = batch.row_N, batch.position_N - 1
-        expected_N = (theirs[places] / self.head.shape.temperature).log_softmax(-1).gather(-1, target_N[:, None])
-        agree = torch.allclose(ours, theirs, atol=tolerance, rtol=tolerance)
-        if not agree or not torch.allclose(self.score(batch), expected_N.squeeze(-1), atol=tolerance, rtol=tolerance):
+            ours, theirs, chosen_N = self._both(batch)
+        logprobs = (theirs[batch.row_N, batch.position_N - 1] / self.head.shape.temperature).log_softmax(-1)
+        expected_N = logprobs.gather(-1, batch.target_N[:, None]).squeeze(-1)
+        pairs = ((ours, theirs), (chosen_N, expected_N))
+        if not all(torch.allclose(*pair, atol=tolerance, rtol=tolerance) for pair in pairs):
             raise TrainingError(
                 f"model.path: {type(self.model).__name__} computes logits in a way that the trainer does not know "
                 f"(largest difference {(ours - theirs).abs().max():.3g}): its log-probabilities would be wrong; use "
                 "another model"
             )
 
-    def _both_logits(self, batch: MicroBatch) -> tuple[Tensor, Tensor]:
+    def _both(self, batch: MicroBatch) -> tuple[Tensor, Tensor, Tensor]:
+        """Logits of head and model, `[R, T, V]`, 0 where a row is padded, and the head's log-probabilities, `[N]`."""
         self._select_attention(batch)
         assert batch.attention_RT is not None
+
+        def work() -> tuple[Tensor, Tensor, Tensor]:
+            hidden_RTD = hidden_states(self.model, batch)
+            chosen_N, _ = self.head(hidden_RTD[batch.row_N, batch.position_N - 1], batch.target_N)
+            theirs = self.model(
+                input_ids=batch.token_ids_RT,
+                attention_mask=batch.attention_RT,
+                position_ids=batch.position_ids_RT,
+                use_cache=False,
+            ).logits
+            return self.head.logits(hidden_RTD), theirs.float(), chosen_N
+
         try:
             with torch.no_grad():
-                ours, theirs = self(
-                    lambda: (
-                        self.head.logits(hidden_states(self.model, batch)),
-                        self.model(
-                            input_ids=batch.token_ids_RT,
-                            attention_mask=batch.attention_RT,
-                            position_ids=batch.position_ids_RT,
-                            use_cache=False,
-                        ).logits.float(),
-                    )
-                )
+                ours, theirs, chosen_N = self(work)
         finally:
             self.put_away()
         seen_RT1 = batch.attention_RT.bool()[..., None]
-        return ours.where(seen_RT1, 0.0), theirs.where(seen_RT1, 0.0)
+        return ours.where(seen_RT1, 0.0), theirs.where(seen_RT1, 0.0), chosen_N
 
     def check_packing(self, device: torch.device, tolerance: float) -> None:
         """TrainingError unless the tokens of a packed row have the log-probabilities that they have alone, up to
