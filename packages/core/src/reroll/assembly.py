@@ -30,7 +30,7 @@ from reroll.config import LoadedRunFile
 from reroll.config.atomic import write_whole
 from reroll.config.run import RunSection
 from reroll.launch.config import RUN_FILE
-from reroll.launch.start import Start
+from reroll.launch.start import Resumed, Start
 from reroll.models.config import ModelSection
 from reroll.models.files import ModelFiles, resolve_model
 from reroll.placement.config import PlacementSection
@@ -127,20 +127,10 @@ async def open_session(
             prompt_filter.open(context)
         cursor = _cursor(run, renderer, filters, data_seed)
         publisher = _publisher(run, trainer, engines, router, admission, display)
-        first = context.start_rollout_id
-        producer = (
-            SavedCollections(
-                replayed,
-                events,
-                collection_size(run),
-                siblings=rollout.n_samples_per_prompt,
-                tokenizer_sha256=renderer.tokenizer_sha256,
-                collections=rollout.num_rollout,
-                first=first,
-            )
-            if replayed
-            else _producer(run, cursor, maker, events, publisher, first)
-        )
+        if replayed:
+            producer: Producer | SavedCollections = _saved_collections(run, replayed, events, context)
+        else:
+            producer = _producer(run, cursor, maker, events, publisher, context.start_rollout_id)
         checkpoints = _checkpointer(run, start.identity, context, trainer, display)
         if checkpoints is not None:
             parts.push_async_callback(checkpoints.close)
@@ -167,14 +157,20 @@ async def open_session(
             checkpoints=checkpoints,
         )
         if start.resumed is not None:
-            await trainer.restore(start.resumed.folder, start.resumed.state.version)
-            session.restore(start.resumed.state)
-            if not session.collections:
-                display.line(f"{first} collections are trained on: raise rollout.num_rollout above it to go on")
-            await publisher.publish(trainer.version)
+            await _go_on(session, start.resumed)
         yield session
     finally:
         await uninterrupted(parts.aclose())
+
+
+async def _go_on(session: Session, resumed: Resumed) -> None:
+    """Restores trainer, controller and engines, in this order: what engines serve is the trainer's."""
+    await session.trainer.restore(resumed.folder, resumed.state.version)
+    session.restore(resumed.state)
+    if not session.collections:
+        done = session.context.start_rollout_id
+        session.display.line(f"{done} collections are trained on: raise rollout.num_rollout above it to go on")
+    await session.publisher.publish(session.trainer.version)
 
 
 def _cursor(run: LoadedRunFile, renderer: Renderer, filters: Mapping[str, PromptFilter], seed: int) -> Cursor:
@@ -198,6 +194,19 @@ def _checkpointer(
         return None
     store = CheckpointStore(context.output / FOLDER)
     return Checkpointer(store, trainer, section, identity, run.to_toml(), context.attempt, display.warn)
+
+
+def _saved_collections(run: LoadedRunFile, source: Path, events: GroupEvents, context: RunContext) -> SavedCollections:
+    rollout = run.get(RolloutSection)
+    return SavedCollections(
+        source,
+        events,
+        collection_size(run),
+        siblings=rollout.n_samples_per_prompt,
+        tokenizer_sha256=context.protocol.tokenizer_sha256,
+        collections=rollout.num_rollout,
+        first=context.start_rollout_id,
+    )
 
 
 def _producer(

@@ -1,37 +1,21 @@
 """The cursor's order and the ledger's accounting."""
 
 import itertools
+import sys
 from collections import Counter
+from pathlib import Path
 from typing import get_args
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reroll.api import Disposition, PromptFilter, RenderedPrompt, Task, TaskError, TaskSet
-from reroll.tasks.cursor import Cursor
+from reroll.api import Disposition, PromptFilter, TaskError
 from reroll.tasks.ledger import Ledger
 
+sys.path.insert(0, str(Path(__file__).parent))
 
-class Numbers(TaskSet):
-    name = "numbers"
-
-    def __init__(self, size):
-        super().__init__()
-        self.size = size
-
-    def __len__(self):
-        return self.size
-
-    def task(self, index):
-        if not 0 <= index < self.size:
-            raise IndexError(index)
-        return Task(f"{index}", {"v": "1"}, "numbers", index, str(index))
-
-
-class Streaming(Numbers):
-    def __len__(self):
-        raise TypeError("streaming")
+from cursor_cases import Numbers, Streaming, cursor
 
 
 class SkipOdd(PromptFilter):
@@ -39,15 +23,6 @@ class SkipOdd(PromptFilter):
 
     def skip(self, task, rendered):
         return "odd" if int(rendered.text) % 2 else None
-
-
-def render(task):
-    return RenderedPrompt(task.prompt, tuple(range(len(task.prompt))), "", "")
-
-
-def cursor(task_set, **options):
-    settings = {"filters": {}, "max_prompt_len": 100, "seed": 0, **options}
-    return Cursor(task_set, render, **settings)
 
 
 def take(walk, count):

@@ -1,43 +1,19 @@
 """Cursor and ledger across a checkpoint: what comes after is what would have come without one."""
 
 import json
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reroll.api import CheckpointError, PromptFilter, RenderedPrompt, Task, TaskError, TaskSet
-from reroll.tasks.cursor import Cursor
+from reroll.api import CheckpointError, PromptFilter, TaskError
 from reroll.tasks.ledger import DISPOSITIONS, Ledger
 
+sys.path.insert(0, str(Path(__file__).parent))
 
-class Numbers(TaskSet):
-    name = "numbers"
-
-    def __init__(self, size):
-        super().__init__()
-        self.size = size
-
-    def __len__(self):
-        return self.size
-
-    def task(self, index):
-        if not 0 <= index < self.size:
-            raise IndexError(index)
-        return Task(f"{index}", {"v": "1"}, "numbers", index, str(index))
-
-
-class Streaming(Numbers):
-    """Can only be walked."""
-
-    def __len__(self):
-        raise TypeError("streaming")
-
-    def task(self, index):
-        raise AssertionError("a streaming set is not asked for a task by its index")
-
-    def __iter__(self):
-        return map(super().task, range(self.size))
+from cursor_cases import Numbers, Streaming, cursor
 
 
 class Every(PromptFilter):
@@ -49,15 +25,6 @@ class Every(PromptFilter):
 
     def skip(self, task, rendered):
         return None if int(rendered.text) % self.divisor == 0 else "no multiple"
-
-
-def render(task):
-    return RenderedPrompt(task.prompt, tuple(range(len(task.prompt))), "", "")
-
-
-def cursor(task_set, **options):
-    settings = {"filters": {}, "max_prompt_len": 100, "seed": 0, **options}
-    return Cursor(task_set, render, **settings)
 
 
 def restored(make, state):

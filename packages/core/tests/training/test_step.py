@@ -2,7 +2,9 @@
 
 import copy
 import random
+import sys
 from itertools import pairwise, product
+from pathlib import Path
 
 import pytest
 import torch
@@ -20,33 +22,15 @@ from reroll.training.scoring import ScoringRule, StepScores
 from reroll.training.step import PolicyTrainer, StepSettings
 from reroll.training.tensors import all_finite
 
+sys.path.insert(0, str(Path(__file__).parent))
+
+from training_cases import samples_of
+
 SETTINGS = StepSettings(
     lr=1e-3, min_lr=0.0, lr_decay_style="constant", warmup_steps=0,
     decay_steps=10, weight_decay=0.0, adam_beta1=0.9, adam_beta2=0.98, adam_eps=1e-8, clip_grad=1.0,
     use_rollout_logprobs=False,
 )  # fmt: skip
-
-
-def samples_of(count=8, seed=0, vocabulary=64):
-    """Samples of very different lengths, some with gaps in the mask as a tool message would leave."""
-    draw = random.Random(seed)
-    made = []
-    for slot in range(count):
-        prompt, response = draw.randint(1, 9), draw.randint(1, 24)
-        mask = [False] * prompt + [draw.random() < 0.8 for _ in range(response - 1)] + [True]
-        made.append(
-            Sample(
-                token_ids=[draw.randrange(2, vocabulary) for _ in mask],
-                loss_mask=mask,
-                rollout_logprobs=[draw.uniform(-4, -0.1) if active else 0.0 for active in mask],
-                advantage=draw.uniform(-1, 1),
-                reward=0.0,
-                group_index=0,
-                weight_version=0,
-                slot=slot,
-            )
-        )
-    return made
 
 
 ALONE = Ranks(0, 1, "cpu", "float32")

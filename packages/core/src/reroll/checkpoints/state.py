@@ -13,7 +13,7 @@ from reroll.api import CheckpointError, TaskSet
 from reroll.config.atomic import write_whole
 from reroll.config.problems import shown
 from reroll.models.files import ModelFiles, sampled_sha256
-from reroll.traces.checked import Checked, Table, Text, checked
+from reroll.traces.checked import Checked, Table, Text, read_checked
 
 SCHEMA = 1
 FILE = "controller.json"
@@ -68,18 +68,10 @@ class RunState(Checked):
 
 def read_state(folder: Path) -> RunState:
     """The controller's part of a checkpoint; CheckpointError names the file and the field."""
-    path = folder / FILE
     try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path} cannot be read: {error}; use another checkpoint") from None
-    schema = found.get("schema") if isinstance(found, dict) else type(found).__name__
-    if schema != SCHEMA:
-        raise CheckpointError(f"{path}: schema {schema!r}; this version reads {SCHEMA}")
-    try:
-        return checked(RunState, found)
-    except ValueError as error:
-        raise CheckpointError(f"{path}: {error}; use another checkpoint") from None
+        return read_checked(RunState, folder / FILE, SCHEMA)
+    except (OSError, ValueError) as error:
+        raise CheckpointError(f"{folder}: {error}; use another checkpoint") from None
 
 
 def data_identity(settings: Mapping[str, Any], task_set: TaskSet) -> dict[str, Any]:

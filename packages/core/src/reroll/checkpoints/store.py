@@ -23,7 +23,7 @@ from pydantic import Field
 from reroll.api import CheckpointError
 from reroll.config.atomic import sync_folder, write_whole
 from reroll.models.files import sha256_file
-from reroll.traces.checked import Checked, Table, checked
+from reroll.traces.checked import Checked, Table, read_checked
 
 SCHEMA = 1
 FOLDER = "checkpoints"
@@ -318,22 +318,14 @@ def _step(folder: Path) -> int:
 
 
 def _read_manifest(folder: Path) -> Manifest:
-    path = folder / MANIFEST
     try:
-        found = json.loads(path.read_bytes())
+        return read_checked(Manifest, folder / MANIFEST, SCHEMA)
     except FileNotFoundError:
         raise CheckpointError(
             f"{folder} is not whole: {MANIFEST} is missing, its save did not come to its end; use an older checkpoint"
         ) from None
-    except (OSError, ValueError, RecursionError) as error:
-        raise CheckpointError(f"{folder} is not whole: {MANIFEST} cannot be read: {error}") from None
-    schema = found.get("schema") if isinstance(found, dict) else type(found).__name__
-    if schema != SCHEMA:
-        raise CheckpointError(f"{path}: schema {schema!r}; this version reads {SCHEMA}")
-    try:
-        return checked(Manifest, found)
     except ValueError as error:
-        raise CheckpointError(f"{folder} is not whole: {MANIFEST}: {error}") from None
+        raise CheckpointError(f"{folder} is not whole: {error}; use an older checkpoint") from None
 
 
 def _files(folder: Path) -> dict[str, Path]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, PlainValidator, ValidationError
@@ -44,6 +46,24 @@ def checked(model: type[ModelT], value: Any, prefix: str = "") -> ModelT:
         message = first["msg"].removeprefix("Value error, ")
         given = "" if first["type"] == "missing" else f"{_short(first['input'])}: "
         raise ValueError(f"{where or 'it'}: {given}{message[:1].lower()}{message[1:]}") from None
+
+
+def read_checked(model: type[ModelT], path: Path, schema: int) -> ModelT:
+    """The content of a JSON file that says its schema, as its model. ValueError names the file and says why it is
+    none; FileNotFoundError is left to the caller, who knows what its absence means."""
+    try:
+        found = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise
+    except (OSError, ValueError, RecursionError) as error:
+        raise ValueError(f"{path.name} cannot be read: {error}") from None
+    said = found.get("schema") if isinstance(found, dict) else type(found).__name__
+    if said != schema:
+        raise ValueError(f"{path.name}: schema {said!r}; this version reads {schema}")
+    try:
+        return checked(model, found)
+    except ValueError as error:
+        raise ValueError(f"{path.name}: {error}") from None
 
 
 def _short(value: Any) -> str:
