@@ -236,13 +236,32 @@ def test_saved_rollouts_of_another_shape_are_not_trained_on(begun, changes, says
         asyncio.run(saved.collect(0))
 
 
+def started(path, output, *overrides, warn=pytest.fail):
+    run = load_run_file(path, [f"output.dir={str(output)!r}", *SAVES, *overrides], load_plugins(), [size_problems])
+    return begin(run, output, print, warn)
+
+
+def test_a_first_save_that_was_broken_off_is_no_checkpoint(begun):
+    """A run that was killed in its first save begins anew; one whose checkpoints were damaged later is told."""
+    path, output = begun
+    for step in (1, 2):
+        manifest = output / "checkpoints" / f"step_{step}" / "manifest.json"
+        manifest.rename(output / f"manifest-{step}.json")
+    warnings = []
+    assert started(path, output, warn=warnings.append).resumed is None
+    assert len(warnings) == 2
+    assert all("is not whole: manifest.json is missing" in said for said in warnings)
+    (output / "manifest-1.json").rename(output / "checkpoints" / "step_1" / "manifest.json")
+    (output / "checkpoints" / "step_1" / "controller.json").write_text("{}")
+    with pytest.raises(RerollError, match="holds checkpoints, and none of them is whole") as caught:
+        started(path, output, warn=warnings.append)
+    assert "step_1 is not whole: controller.json has 2 bytes" in str(caught.value)
+    assert "step_2" not in str(caught.value)
+
+
 def test_starts_are_counted_and_bounded(begun):
     path, output = begun
-
-    def start(*overrides):
-        run = load_run_file(path, [f"output.dir={str(output)!r}", *SAVES, *overrides], load_plugins(), [size_problems])
-        return begin(run, output, print, pytest.fail)
-
+    start = functools.partial(started, path, output)
     assert start("launch.max_retries=1").resumed.state.version == 2
     attempts = json.loads((output / "attempts.json").read_text())
     assert [(item["number"], item["from_step"]) for item in attempts] == [(1, None), (2, 2)]

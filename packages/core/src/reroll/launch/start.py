@@ -21,7 +21,7 @@ from reroll.checkpoints.state import (
     model_identity,
     read_state,
 )
-from reroll.checkpoints.store import FOLDER, CheckpointStore, find_checkpoint
+from reroll.checkpoints.store import FOLDER, MANIFEST, CheckpointStore, find_checkpoint
 from reroll.config import LoadedRunFile
 from reroll.config.run import RunSection
 from reroll.launch.attempts import Attempt, AttemptsError, register_attempt, run_lock
@@ -143,16 +143,17 @@ def _check_identity(resumed: Resumed, identity: Identity | None) -> None:
 def _resumed(run: LoadedRunFile, output: Path, before: bool, warn: Callable[[str], None]) -> Resumed | None:
     """This run's newest whole checkpoint, else the one that the run file names."""
     if before:
-        store, reasons = CheckpointStore(output / FOLDER), []
+        store, damaged = CheckpointStore(output / FOLDER), []
         for folder in store.folders():
             try:
                 store.check(folder)
                 return Resumed(folder, read_state(folder), same_run=True)
             except CheckpointError as error:
                 warn(f"passed over: {error}")
-                reasons.append(str(error))
-        if reasons:
-            listed = "\n  ".join(reasons)
+                if (folder / MANIFEST).exists():  # without one it never was a checkpoint: its save was broken off
+                    damaged.append(str(error))
+        if damaged:
+            listed = "\n  ".join(damaged)
             raise CheckpointError(
                 f"{store.root} holds checkpoints, and none of them is whole:\n  {listed}\nRepair one, or delete "
                 f"{store.root} to begin anew"
