@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal, Protocol
 
 from reroll.api.component import Component
+from reroll.api.errors import EngineError, EngineUnavailable
 from reroll.api.placement import Placement
+from reroll.api.sections import RunFile
 from reroll.api.traces import VersionSpan
 
 FinishReason = Literal["stop", "length", "abort"]
@@ -78,6 +81,51 @@ class WeightBucket:
 
 
 @dataclass(frozen=True)
+class TensorSpec:
+    """A tensor before it is there. `dtype` as torch names it, without the prefix: `float32`, `bfloat16`."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class WeightGroup:
+    """A process group of the trainer and one engine.
+
+    Attributes:
+        name: unique in the run.
+        host, port: where the ranks meet; the trainer, rank 0, listens there.
+        world_size: the engine's ranks, which are 1 and up, and the trainer.
+        backend: as torch.distributed names it.
+    """
+
+    name: str
+    host: str
+    port: int
+    world_size: int
+    backend: Literal["gloo", "nccl"]
+
+
+class WeightStream(Protocol):
+    """One publication's tensors on their way through a process group to one engine.
+
+    Attributes:
+        buckets: what is broadcast, in order.
+        flattened: a bucket travels as one tensor of bytes, in which its tensors follow each other; otherwise every
+            tensor travels by itself.
+    """
+
+    version: int
+    group: WeightGroup
+    buckets: Sequence[Sequence[TensorSpec]]
+    flattened: bool
+
+    async def send(self, number: int) -> None:
+        """Has the trainer broadcast a bucket, while the engine receives it."""
+
+
+@dataclass(frozen=True)
 class CommitCost:
     """What new weights cost the requests in flight.
 
@@ -98,6 +146,8 @@ class EngineContext:
         name: unique in the run; names logs and errors.
         model_directory: the weights that count as `version`, a Hugging Face directory.
         log: file for the engine's output.
+        number: of the engine among the run's, from 0.
+        run: the run file, for an engine with a section of its own; None outside of a run.
     """
 
     name: str
@@ -105,17 +155,26 @@ class EngineContext:
     version: int
     placement: Placement
     log: Path
+    number: int = 0
+    run: RunFile | None = None
 
 
 class Engine(Component):
     """One engine, as the controller sees it. Made by `start`, ended by `close`.
 
     An engine is always on one weight version as a whole: `stage` changes nothing that is served, and
-    `commit` swaps between two decode steps.
+    `commit` swaps between two decode steps. One that cannot hold two sets of weights loads them in `commit`, paused,
+    and its `weight_version` raises until a load has succeeded where one has failed.
     """
 
+    recoverable: ClassVar[bool] = False
+    """Whether `recover` can start it again; otherwise its end is the run's."""
+    shares_devices: ClassVar[bool] = False
+    """Whether it can give its memory up while the trainer uses the same devices."""
     address: str
-    """Names the engine in logs and in routing."""
+    """Names the engine in logs and in routing; may change when it is started again."""
+    weight_ranks: int = 1
+    """Processes that each receive weights: its tensor-parallel ranks."""
 
     @classmethod
     @abstractmethod
@@ -147,6 +206,19 @@ class Engine(Component):
     async def stage_weights(self, buckets: list[WeightBucket]) -> None:
         """Reads tensors beside the served ones; may be called once a bucket or once for all."""
 
+    async def join_weight_group(self, group: WeightGroup) -> None:
+        """Meets the trainer in a process group, ranks 1 and up; called while the trainer joins as well."""
+        raise EngineError(f"engine {self.address!r} takes no weights from process groups; use another transport")
+
+    async def leave_weight_group(self, name: str) -> None:
+        """Ends its part of the group, also one that failed; a trainer that waits in it gets an error."""
+        raise EngineError(f"engine {self.address!r} takes no weights from process groups; use another transport")
+
+    async def stage_stream(self, stream: WeightStream) -> None:
+        """Takes all tensors from the stream, whose group it has joined: now, or where it cannot hold two sets of
+        weights, in `commit_weights`."""
+        raise EngineError(f"engine {self.address!r} takes no weights from process groups; use another transport")
+
     @abstractmethod
     async def commit_weights(self, version: int, recompute: bool = False) -> CommitCost:
         """Makes the staged tensors the served ones; they must be all of the model's.
@@ -166,6 +238,24 @@ class Engine(Component):
     @abstractmethod
     async def health(self) -> dict[str, Any]:
         """Numbers about load; raises when the engine cannot serve."""
+
+    async def lost(self) -> EngineUnavailable:
+        """Returns once the engine cannot serve any more, with the reason. Where a worker's death tells it, never."""
+        from asyncio import get_running_loop
+
+        return await get_running_loop().create_future()  # type: ignore[no-any-return]
+
+    async def recover(self) -> None:
+        """Starts it again after it was lost, from the weights that it was first started with."""
+        raise EngineError(f"engine {self.address!r} cannot be started again")
+
+    async def release_memory(self) -> None:
+        """Gives the memory of its devices up; nothing is in flight. Weights must be loaded after `resume_memory`."""
+        raise EngineError(f"engine {self.address!r} cannot share devices with the trainer")
+
+    async def resume_memory(self, weights_only: bool = False) -> None:
+        """Takes memory again: of weights, so that they can be loaded, then of everything."""
+        raise EngineError(f"engine {self.address!r} cannot share devices with the trainer")
 
     @abstractmethod
     async def abort(self, request_id: str | None = None) -> None:

@@ -77,6 +77,11 @@ class EngineError(RerollError):
     """An engine cannot serve: it stopped, or could not load a model or weights. Ends the run."""
 
 
+class EngineUnavailable(EngineError):
+    """An engine's server has ended, or does not answer. What was asked of it has no result and can be asked of another
+    engine; this one may come back (`Engine.recover`)."""
+
+
 class RequestRefused(EngineError):
     """An engine does not take this one request; the message names field, value and remedy. Costs one response."""
 

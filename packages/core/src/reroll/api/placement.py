@@ -6,7 +6,7 @@ from abc import abstractmethod
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from reroll.api.component import Component
 from reroll.api.errors import WorkerDied
@@ -22,6 +22,8 @@ class WorkerSpec:
         arguments: keyword arguments of the class; must survive pickling.
         environment: variables set before the worker imports anything.
         log: file that receives the worker's output; None leaves it on the caller's stderr.
+        gpus: devices that it needs. A placement that hands devices out lets it see those alone.
+        role: what it is for, so that a placement can keep workers apart or together.
     """
 
     name: str
@@ -29,6 +31,8 @@ class WorkerSpec:
     arguments: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
     log: Path | None = None
+    gpus: int = 0
+    role: Literal["trainer", "engine", "other"] = "other"
 
 
 class Worker(Protocol):

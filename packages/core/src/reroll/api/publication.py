@@ -6,10 +6,10 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import ClassVar, Literal, Protocol
 
 from reroll.api.component import Component
-from reroll.api.engines import CommitCost, Engine, WeightBucket
+from reroll.api.engines import CommitCost, Engine, TensorSpec, WeightBucket, WeightGroup
 
 
 class WeightSource(Protocol):
@@ -17,6 +17,20 @@ class WeightSource(Protocol):
 
     async def export_weights(self, directory: Path, bucket_bytes: int) -> list[WeightBucket]:
         """Writes the current weights below `directory`, in files of about `bucket_bytes`."""
+
+    async def weight_layout(self, bucket_bytes: int) -> list[list[TensorSpec]]:
+        """The tensors in buckets of about `bucket_bytes`, as `send_bucket` takes them."""
+
+    async def host_group(self, name: str, world_size: int, backend: Literal["gloo", "nccl"]) -> WeightGroup:
+        """Listens for the ranks of a new process group, of which the trainer is rank 0."""
+
+    async def join_group(self, name: str) -> None:
+        """Joins a group that it hosts; returns when every rank has."""
+
+    async def send_bucket(self, group: str, bucket: Sequence[TensorSpec], flattened: bool) -> None:
+        """Broadcasts the current weights of a bucket into the group; see `WeightStream.flattened`."""
+
+    async def leave_group(self, name: str) -> None: ...
 
 
 class Admission(Protocol):
@@ -68,6 +82,9 @@ class Transport(Component):
     @abstractmethod
     async def finish(self) -> None:
         """Frees what `begin` took; called after success and after failure."""
+
+    async def close(self) -> None:
+        """Frees what lasts from one publication to the next; called at the end of the run."""
 
 
 @dataclass
