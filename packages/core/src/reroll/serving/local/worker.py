@@ -18,7 +18,8 @@ import torch
 from reroll.api import CommitCost, Completion, EngineError, GenerationRequest, RequestRefused, WeightBucket
 from reroll.models.files import ModelFiles
 from reroll.models.load import load_model
-from reroll.serving.local.requests import Active, Limits, check
+from reroll.serving.limits import Limits, check
+from reroll.serving.local.requests import Active
 from reroll.serving.local.runner import ModelRunner
 from reroll.serving.local.scheduler import Scheduler
 from reroll.serving.local.stops import StopStrings
