@@ -173,6 +173,8 @@ class Engine(Component):
     """Whether it can give its memory up while the trainer uses the same devices."""
     address: str
     """Names the engine in logs and in routing; may change when it is started again."""
+    holds_start: bool = True
+    """Whether it serves the weights that it was started with; if not, they are published before it is used."""
     weight_ranks: int = 1
     """Processes that each receive weights: its tensor-parallel ranks."""
 

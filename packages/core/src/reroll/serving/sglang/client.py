@@ -1,0 +1,289 @@
+"""HTTP to one SGLang server: generation through many pooled connections, control beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import resource
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from hashlib import sha256
+from typing import Any
+
+import aiohttp
+
+from reroll.api import (
+    Completion,
+    EngineError,
+    EngineUnavailable,
+    FinishReason,
+    GenerationRequest,
+    RequestRefused,
+    VersionSpan,
+)
+
+RID_DIGITS = 30
+"""Of a request's own id, so that all have one length: SGLang aborts what an id is a prefix of."""
+RESENDS = 2
+"""A request whose connection broke is made anew so often, under another number: nothing of the first one is kept, and
+its seed makes the same response."""
+BUSY_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0)
+"""Waits before a request is made again that a server with a full queue refused; the last one repeats."""
+SPARE_FILES = 256
+"""Open files beside connections."""
+DISCONNECTED = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, ConnectionError)
+
+
+class SGLangClient:
+    """Requests to one server.
+
+    Args:
+        url: without a path.
+        key: bearer token; empty where the server wants none.
+        connections: most requests in flight; more wait here, first come first served.
+        request_timeout: seconds that a response may take once it was sent; None waits.
+        generate_url: where responses come from, if not from the server itself.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        key: str,
+        *,
+        connections: int,
+        request_timeout: float | None = None,
+        generate_url: str | None = None,
+    ) -> None:
+        self.url = url.rstrip("/")
+        self._generate_url = f"{(generate_url or url).rstrip('/')}/generate"
+        headers = {"Authorization": f"Bearer {key}"} if key else {}
+        allow_open_files(connections + SPARE_FILES)
+        # Without a limit in time: the longest response may take an hour, and health is watched beside it.
+        waits = aiohttp.ClientTimeout(total=None, sock_connect=30.0)
+        self._requests = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=connections, keepalive_timeout=30.0),
+            headers=headers | {"Content-Type": "application/json"},
+            timeout=waits,
+            auto_decompress=False,
+        )
+        # Control never waits behind responses.
+        self._control = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=16, keepalive_timeout=4.0), headers=headers, timeout=waits
+        )
+        self._timeout = request_timeout
+
+    async def close(self) -> None:
+        await self._requests.close()
+        await self._control.close()
+
+    async def generate(self, request: GenerationRequest) -> Completion:
+        """The server's response.
+
+        Raises:
+            RequestRefused: the server does not take this one.
+            EngineUnavailable: it does not answer.
+            EngineError: it refuses the key, or answers what cannot be read.
+        """
+        queued = time.time()
+        sent = broken = busy = 0
+        while True:
+            body = generation_body(request, f"{rid_of(request.request_id)}{sent % 100:02}")
+            sent += 1
+            try:
+                async with asyncio.timeout(self._timeout):
+                    status, found = await self._post(body)
+            except TimeoutError:
+                with suppress(EngineError):
+                    await self.abort(request.request_id)
+                raise RequestRefused(
+                    f"request {request.request_id!r}: no response within {self._timeout:g} s; raise "
+                    "serving.request_timeout, or lower rollout.rollout_max_response_len"
+                ) from None
+            except DISCONNECTED as error:
+                broken += 1
+                if broken > RESENDS:
+                    raise self._unavailable(error) from error
+                await asyncio.sleep(0)
+                continue
+            if status == 200:
+                return read_completion(found, request, queued)
+            if status in (429, 503):
+                await asyncio.sleep(BUSY_SECONDS[min(busy, len(BUSY_SECONDS) - 1)])
+                busy += 1
+                continue
+            raise self._refusal(status, found, request)
+
+    async def _post(self, body: bytes) -> tuple[int, Any]:
+        async with self._requests.post(self._generate_url, data=body) as response:
+            raw = await response.read()
+        return response.status, _parsed(raw) if response.status == 200 else raw
+
+    async def control(
+        self, path: str, body: Mapping[str, Any] | None = None, *, method: str = "POST", timeout: float | None = None
+    ) -> Any:
+        """The answer of a control route, parsed where it is JSON.
+
+        Raises:
+            EngineUnavailable: no answer, or none within `timeout` seconds.
+            EngineError: the server says no; with its reason.
+        """
+        status, text = await self.ask(path, body, method=method, timeout=timeout)
+        if status != 200:
+            raise self._failure(path, status, text)
+        with suppress(ValueError):
+            return json.loads(text)
+        return text
+
+    async def ask(
+        self, path: str, body: Mapping[str, Any] | None = None, *, method: str = "POST", timeout: float | None = None
+    ) -> tuple[int, str]:
+        """Status and text of a control route, whatever they are."""
+        try:
+            async with (
+                asyncio.timeout(timeout),
+                self._control.request(method, self.url + path, json=body if method == "POST" else None) as response,
+            ):
+                return response.status, await response.text()
+        except TimeoutError:
+            raise EngineUnavailable(f"SGLang at {self.url} did not answer {path} within {timeout:g} s") from None
+        except DISCONNECTED as error:
+            raise self._unavailable(error) from error
+
+    async def abort(self, request_id: str | None) -> None:
+        """Ends one request, whatever its number, or all."""
+        body = {"abort_all": True} if request_id is None else {"rid": rid_of(request_id)}
+        await self.control("/abort_request", body)
+
+    def _unavailable(self, error: BaseException) -> EngineUnavailable:
+        return EngineUnavailable(f"SGLang at {self.url} does not answer: {type(error).__name__}: {error}")
+
+    def _failure(self, path: str, status: int, text: str) -> EngineError:
+        if status in (401, 403):
+            return EngineError(
+                f"SGLang at {self.url} refuses the key for {path}; serving.api_key_env names the variable that holds it"
+            )
+        return EngineError(f"SGLang at {self.url} answers {path} with {status}: {_reason(text)}")
+
+    def _refusal(self, status: int, raw: bytes, request: GenerationRequest) -> EngineError:
+        text = raw.decode(errors="replace")
+        if status in (401, 403):
+            return self._failure("/generate", status, text)
+        return RequestRefused(f"request {request.request_id!r}: SGLang answers with {status}: {_reason(text)}")
+
+
+def rid_of(request_id: str) -> str:
+    """The part of SGLang's id that a request's every number has in common."""
+    return sha256(request_id.encode()).hexdigest()[:RID_DIGITS]
+
+
+def generation_body(request: GenerationRequest, rid: str) -> bytes:
+    """What `/generate` takes."""
+    wanted = request.sampling
+    sampling: dict[str, Any] = {
+        "max_new_tokens": wanted.max_new_tokens,
+        "temperature": wanted.temperature,
+        "top_p": wanted.top_p,
+        "top_k": wanted.top_k,
+        "min_p": wanted.min_p,
+        "sampling_seed": wanted.seed,  # one each: without, deterministic inference makes siblings alike
+        "skip_special_tokens": False,
+        "no_stop_trim": True,
+    }
+    if wanted.stop:
+        sampling["stop"] = list(wanted.stop)
+    if wanted.stop_token_ids:
+        sampling["stop_token_ids"] = list(wanted.stop_token_ids)
+    return json.dumps(
+        {
+            "rid": rid,
+            "input_ids": request.input_ids,
+            "sampling_params": sampling,
+            "return_logprob": True,
+            "logprob_start_len": -1,
+            "stream": False,
+        },
+        separators=(",", ":"),
+    ).encode()
+
+
+def read_completion(found: Any, request: GenerationRequest, queued: float) -> Completion:
+    """A reply of `/generate`; EngineError if it lacks what a trainer must know of every token."""
+    try:
+        meta = found["meta_info"]
+        tokens: list[list[Any]] = meta.get("output_token_logprobs") or []
+        ids = [token[1] for token in tokens]
+        given = found.get("output_ids")
+        if given is not None and list(given) != ids:
+            raise ValueError(f"{len(given)} output_ids, but log-probabilities of {len(ids)} others")
+        seconds = float(meta.get("e2e_latency") or 0.0)
+        end = time.time()
+        return Completion(
+            request_id=request.request_id,
+            output_ids=ids,
+            logprobs=[float(token[0]) for token in tokens],
+            weight_versions=_spans(meta, len(ids)),
+            finish_reason=_finish_reason(meta["finish_reason"]),
+            seed=request.sampling.seed,
+            timing={"queued": queued, "start": max(queued, end - seconds), "end": end},
+        )
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise EngineError(f"SGLang's reply to {request.request_id!r} cannot be read: {error!r}") from error
+
+
+def _spans(meta: Mapping[str, Any], length: int) -> list[VersionSpan]:
+    """The versions of the tokens; a reply of one version alone may name just that."""
+    if not length:
+        return []
+    given = meta.get("weight_versions") or [{"version": meta["weight_version"], "start": 0, "end": length}]
+    spans = [VersionSpan(version_number(span["version"]), span["start"], span["end"]) for span in given]
+    spans = [span for span in spans if span.end > span.start]
+    ends = [0, *(span.end for span in spans)]
+    if [span.start for span in spans] != ends[:-1] or ends[-1] != length:
+        raise ValueError(f"weight_versions {given} do not cover {length} tokens")
+    return spans
+
+
+def version_number(text: Any) -> int:
+    """A weight version as the server writes it; ValueError for one that no run gave it."""
+    try:
+        return int(text)
+    except (TypeError, ValueError):
+        raise ValueError(f"weight version {text!r} is none that this run loaded") from None
+
+
+def _finish_reason(given: Mapping[str, Any] | None) -> FinishReason:
+    kind = (given or {}).get("type")
+    if kind == "stop":
+        return "stop"
+    if kind == "length":
+        return "length"
+    if kind == "abort":
+        return "abort"
+    raise ValueError(f"finish_reason {given!r}")
+
+
+def _parsed(raw: bytes) -> Any:
+    try:
+        return json.loads(raw)
+    except ValueError as error:
+        raise EngineError(f"SGLang's reply is not JSON: {raw[:200]!r}") from error
+
+
+def _reason(text: str) -> str:
+    """SGLang's own words, from the shapes in which its routes wrap them."""
+    with suppress(ValueError, AttributeError):
+        found = json.loads(text)
+        error = found.get("error", found)
+        words = error.get("message", error) if isinstance(error, dict) else error
+        return str(words)[:500]
+    return text.strip()[:500] or "no reason"
+
+
+def allow_open_files(count: int) -> None:
+    """A connection is an open file, and many systems begin with a limit of 1,024 of them, far below what they allow."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < count:
+        wanted = count if hard == resource.RLIM_INFINITY else min(count, hard)
+        with suppress(ValueError, OSError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, wanted), hard))

@@ -1,0 +1,266 @@
+"""An SGLang server as the controller sees it."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from reroll.api import (
+    CommitCost,
+    Completion,
+    Config,
+    Engine,
+    EngineContext,
+    EngineError,
+    EngineUnavailable,
+    GenerationRequest,
+    WeightBucket,
+    WeightGroup,
+    WeightStream,
+)
+
+if TYPE_CHECKING:
+    # `plan` asks this module for the configuration alone, and must not wait for asyncio and aiohttp.
+
+    from reroll.serving.limits import Limits
+    from reroll.serving.sglang.client import SGLangClient
+    from reroll.serving.sglang.server import Server
+    from reroll.serving.sglang.weights import WeightUpdate
+
+
+class SGLangEngineConfig(Config):
+    """Options of an SGLang engine on the controller's side; those of the server stand in `[sglang]`."""
+
+    max_concurrent_requests: int = Field(default=2048, ge=1)
+    """Most requests that are sent to one server at once; more wait in the controller."""
+
+
+class SGLangEngine(Engine):
+    """One server, launched or attached to.
+
+    It holds one set of weights, so that new ones are loaded in `commit_weights`, with generation paused. After a load
+    that failed, the server holds neither the old weights nor the new: until another load has succeeded, requests end
+    at once as aborted and `weight_version` raises.
+    """
+
+    name: ClassVar[str] = "sglang"
+    Config = SGLangEngineConfig
+    recoverable = True
+    shares_devices = True
+
+    def __init__(self, config: SGLangEngineConfig, server: Server) -> None:
+        super().__init__(config)
+        self.server = server
+        self.weight_ranks = server.weight_ranks
+        self.limits: Limits
+        self._staged: WeightUpdate | None = None
+        self._sound = False
+        self._paused = False
+
+    @classmethod
+    async def start(cls, config: Any, context: EngineContext) -> SGLangEngine:
+        """Launches the server and waits until it answers, or attaches to the one that `serving.urls` names.
+
+        Raises:
+            EngineError: it does not become ready; with its last words.
+        """
+        from reroll.serving.sglang.server import AttachedServer, LaunchedServer, settings_of
+
+        config = config or SGLangEngineConfig()
+        settings = settings_of(context, config.max_concurrent_requests)
+        server: Server = AttachedServer(settings) if settings.url else LaunchedServer(settings)
+        engine = cls(config, server)
+        try:
+            await engine._begin()
+        except BaseException:
+            await server.close()
+            raise
+        return engine
+
+    async def _begin(self) -> None:
+        """From a server that starts to one that is ready, with nothing left of what it did for others."""
+        await self.server.start()
+        self.limits = await self.server.limits()
+        self._staged, self._paused = None, False
+        self._sound = not self.server.weights_unknown
+        if self.server.weights_unknown:
+            await self._reset()
+
+    async def _reset(self) -> None:
+        """An attached server may be paused, in the middle of an update, or full of another run's requests."""
+        await self.client.abort(None)
+        await self.client.ask("/end_weight_update", {})
+        await self.client.control("/continue_generation", {})
+
+    @property
+    def client(self) -> SGLangClient:
+        return self.server.client
+
+    @property
+    def address(self) -> str:  # type: ignore[override]
+        return f"sglang:{self.server.name} at {self.server.url}"
+
+    @property
+    def holds_start(self) -> bool:
+        """Whether it serves the weights that it was started with."""
+        return self._sound
+
+    async def generate(self, request: GenerationRequest) -> Completion:
+        from reroll.serving.limits import check
+
+        check(request, self.limits)  # an id that the model does not have ends the server (0.5.23)
+        if not self._sound:
+            return Completion(request.request_id, [], [], [], "abort", request.sampling.seed)
+        from asyncio import CancelledError
+
+        try:
+            return await self.client.generate(request)
+        except EngineUnavailable as error:
+            self.server.note_loss(error)
+            raise
+        except CancelledError:
+            self._forget(request.request_id)
+            raise
+
+    def _forget(self, request_id: str) -> None:
+        """Nobody waits for it any more. The closed connection tells the server as well, some seconds later."""
+        self.server.beside(self.client.abort(request_id))
+
+    async def pause(self, mode: Literal["in_place", "retract", "abort"] = "in_place") -> None:
+        await self.client.control("/pause_generation", {"mode": mode})
+        self._paused = True
+        self.server.watches = False
+
+    async def resume(self) -> None:
+        """Goes on, unless a load has failed: then nothing may run, and what waits is ended."""
+        if not self._sound:
+            await self.client.abort(None)
+            return
+        if self._paused:
+            await self.client.control("/continue_generation", {})
+            self._paused = False
+            self.server.watches = True
+
+    async def flush_cache(self) -> None:
+        status, _ = await self.client.ask("/flush_cache?timeout=0", {})
+        if status == 200:
+            return
+        # Requests are running: their own cache goes with the prefixes', and is computed again.
+        await self.pause("retract")
+        try:
+            await self.client.control("/flush_cache?timeout=0", {})
+        finally:
+            await self.resume()
+
+    async def join_weight_group(self, group: WeightGroup) -> None:
+        await self.client.control(
+            "/init_weights_update_group",
+            {
+                "master_address": group.host,
+                "master_port": group.port,
+                "rank_offset": 1,
+                "world_size": group.world_size,
+                "group_name": group.name,
+                "backend": group.backend,
+            },
+        )
+
+    async def leave_weight_group(self, name: str) -> None:
+        await self.client.control("/destroy_weights_update_group", {"group_name": name})
+
+    async def stage_weights(self, buckets: list[WeightBucket]) -> None:
+        """Notes the folder; it is read in `commit_weights`, all of it at once."""
+        from reroll.serving.sglang.weights import DiskUpdate
+
+        earlier = self._staged.buckets if isinstance(self._staged, DiskUpdate) else []
+        self._staged = DiskUpdate([*earlier, *buckets])
+
+    async def stage_stream(self, stream: WeightStream) -> None:
+        """Notes the stream; it is received in `commit_weights`."""
+        from reroll.serving.sglang.weights import StreamUpdate
+
+        self._staged = StreamUpdate(stream)
+
+    async def commit_weights(self, version: int, recompute: bool = False) -> CommitCost:
+        """Pauses, loads what was staged, and goes on. Requests in flight keep their tokens; their caches are computed
+        again under the new weights, with or without `recompute`, since SGLang cannot keep them.
+
+        Raises:
+            EngineError: nothing was staged, or the load failed; see the class.
+        """
+        from asyncio import get_running_loop
+
+        update, self._staged = self._staged, None
+        if update is None:
+            raise EngineError(f"engine {self.address!r}: nothing was staged")
+        now = get_running_loop().time
+        began = now()
+        await self.pause("retract")  # unpaused, every control call waits for all responses and holds up new ones
+        try:
+            await self.client.control("/flush_cache?timeout=0", {})
+            self._sound = False  # from here on it may hold anything
+            await update.load(self.client)
+            await self.client.control(
+                "/update_weight_version", {"new_version": str(version), "abort_all_requests": False}
+            )
+            self._sound = True
+        except BaseException:
+            if self._sound:
+                self.server.beside(self.resume())  # nothing was loaded yet
+            else:
+                self.server.beside(self.client.abort(None))
+            raise
+        await self.resume()
+        return CommitCost(pause_seconds=now() - began)
+
+    async def weight_version(self) -> int:
+        from reroll.serving.sglang.client import version_number
+
+        if not self._sound:
+            raise EngineError(f"engine {self.address!r} holds no version as a whole: it is to be loaded first")
+        info = await self.client.control("/model_info", method="GET")
+        try:
+            return version_number(info["weight_version"])
+        except (TypeError, KeyError, ValueError) as error:
+            raise EngineError(f"engine {self.address!r}: {error}") from error
+
+    async def weights_digest(self) -> str:
+        """SHA-256 over SGLang's checksums of every rank's tensors. Equal for equal weights in equally started servers;
+        it is no digest of the trainer's tensors, several of which SGLang keeps as one."""
+        found = await self.client.control("/weights_checker", {"action": "checksum"})
+        ranks = sorted(str(sorted(rank["checksums"].items())) for rank in found["ranks"])
+        return sha256("\n".join(ranks).encode()).hexdigest()
+
+    async def health(self) -> dict[str, Any]:
+        """`weight_version`, `paused`, and the server's own `loads`; raises while it cannot serve."""
+        if not self._paused:
+            await self.client.control("/health", method="GET", timeout=self.server.settings.health_timeout)
+        info = await self.client.control("/model_info", method="GET")
+        with suppress(EngineError):
+            loads = await self.client.control("/v1/loads", method="GET")
+            return {"weight_version": info["weight_version"], "paused": self._paused, "loads": loads}
+        return {"weight_version": info["weight_version"], "paused": self._paused}
+
+    async def lost(self) -> EngineUnavailable:
+        return await self.server.lost()
+
+    async def recover(self) -> None:
+        self._sound = False
+        await self._begin()
+        self._sound = False  # whatever it was started with is no version of now
+
+    async def release_memory(self) -> None:
+        await self.client.control("/release_memory_occupation", {})
+
+    async def resume_memory(self, weights_only: bool = False) -> None:
+        tags = ["weights"] if weights_only else ["kv_cache", "cuda_graph"]
+        await self.client.control("/resume_memory_occupation", {"tags": tags})
+
+    async def abort(self, request_id: str | None = None) -> None:
+        await self.client.abort(request_id)
+
+    async def close(self) -> None:
+        await self.server.close()

@@ -1,0 +1,312 @@
+"""The server behind an engine: launched through a worker, or run by somebody else."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Coroutine
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from reroll.api import EngineContext, EngineError, EngineUnavailable, Placement, Worker, WorkerDied, WorkerSpec
+from reroll.models.files import ModelFiles
+from reroll.serving.config import ServingSection
+from reroll.serving.limits import Limits
+from reroll.serving.sglang.client import SGLangClient
+from reroll.serving.sglang.section import SGLangSection
+
+LAUNCHER = "reroll.serving.sglang.launcher:ServerLauncher"
+POLL_SECONDS = 0.25
+STOP_SECONDS = 20.0
+LAST_WORDS_SECONDS = 2.0
+
+
+@dataclass(frozen=True)
+class ServerSettings:
+    """From the run file; durations in seconds.
+
+    Attributes:
+        url: of a running server; None launches one.
+        arguments: of the launched server's command line.
+        router: URL that responses are asked from instead of the server's own.
+        ranks: processes of one server that hold weights.
+    """
+
+    name: str
+    model_directory: Path
+    version: int
+    placement: Placement
+    log: Path
+    url: str | None
+    key: str
+    router: str | None
+    python: str
+    arguments: tuple[str, ...]
+    environment: dict[str, str]
+    ranks: int
+    gpus: int
+    connections: int
+    startup_timeout: float
+    health_interval: float
+    health_timeout: float
+    request_timeout: float | None
+
+
+def settings_of(context: EngineContext, connections: int) -> ServerSettings:
+    """What `[serving]` and `[sglang]` say for the engine of this context."""
+    serving = context.run.get(ServingSection) if context.run else ServingSection()
+    options = context.run.get(SGLangSection) if context.run else SGLangSection()
+    given = options.given()
+    ranks = int(given.get("tp_size") or given.get("tensor_parallel_size") or 1) * int(given.get("pp_size") or 1)
+    on_cpu = given.get("device") == "cpu"
+    return ServerSettings(
+        name=context.name,
+        model_directory=context.model_directory,
+        version=context.version,
+        placement=context.placement,
+        log=context.log,
+        url=serving.urls[context.number] if serving.urls else None,
+        key=_key(serving),
+        router=serving.router,
+        python=str(serving.python or sys.executable),
+        arguments=(
+            "--model-path",
+            str(context.model_directory),
+            "--weight-version",
+            str(context.version),
+            *options.arguments(),
+        ),
+        environment={"SGLANG_USE_CPU_ENGINE": "1"} if on_cpu else {},
+        ranks=ranks,
+        gpus=0 if on_cpu else ranks,
+        connections=connections,
+        startup_timeout=serving.startup_timeout,
+        health_interval=serving.health_interval,
+        health_timeout=serving.health_timeout,
+        request_timeout=serving.request_timeout,
+    )
+
+
+def _key(serving: ServingSection) -> str:
+    """Generated for a server that is launched here; of another one, from the environment."""
+    if not serving.urls:
+        return secrets.token_urlsafe(32)
+    if serving.api_key_env is None:
+        return ""
+    key = os.environ.get(serving.api_key_env, "")
+    if not key:
+        raise EngineError(f"serving.api_key_env names {serving.api_key_env}, which is not set: set it to the key")
+    return key
+
+
+class Server(ABC):
+    """What both kinds have in common: readiness, limits, and the watch over health.
+
+    Attributes:
+        weights_unknown: what it serves was not loaded by this run.
+        watches: whether health is asked for; a paused server fails SGLang's own check.
+    """
+
+    weights_unknown: bool
+
+    def __init__(self, settings: ServerSettings) -> None:
+        self.settings = settings
+        self.name = settings.name
+        self.weight_ranks = settings.ranks
+        self.url = settings.url or ""
+        self.watches = True
+        self.client: SGLangClient
+        self._lost: asyncio.Future[EngineUnavailable] = asyncio.get_running_loop().create_future()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._watch: asyncio.Task[None] | None = None
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Until it answers, which is awaited for `startup_timeout`."""
+
+    async def lost(self) -> EngineUnavailable:
+        return await asyncio.shield(self._lost)
+
+    def note_loss(self, error: EngineUnavailable) -> None:
+        if not self._lost.done():
+            self._lost.set_result(error)
+
+    def beside(self, work: Coroutine[Any, Any, Any]) -> None:
+        """Does something whose failure is told otherwise."""
+
+        async def quietly() -> None:
+            with suppress(EngineError):
+                await work
+
+        task = asyncio.create_task(quietly())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def limits(self) -> Limits:
+        """What the server says of itself, and the model's files."""
+        info = await self.client.control("/server_info", method="GET", timeout=self.settings.health_timeout)
+        files = ModelFiles(self.settings.model_directory)
+        text = files.config.get("text_config") or files.config
+        context_len = info.get("context_length") or files.max_context or sys.maxsize
+        tokens = info.get("max_total_num_tokens") or sys.maxsize
+        return Limits(text["vocab_size"], context_len, tokens, True, "raise sglang.mem_fraction_static")
+
+    async def close(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+        for task in list(self._tasks):
+            task.cancel()
+        if hasattr(self, "client"):
+            await self.client.close()
+
+    def _connect(self, url: str) -> None:
+        self.url = url
+        self.client = SGLangClient(
+            url,
+            self.settings.key,
+            connections=self.settings.connections,
+            request_timeout=self.settings.request_timeout,
+            generate_url=self.settings.router,
+        )
+        if self._lost.done():
+            self._lost = asyncio.get_running_loop().create_future()
+
+    async def _ready(self) -> None:
+        """Until the server generates."""
+        while True:
+            with suppress(EngineUnavailable):
+                status, _ = await self.client.ask("/health", method="GET", timeout=self.settings.health_timeout)
+                if status == 200:
+                    break
+            await asyncio.sleep(POLL_SECONDS)
+        self._watch_health()
+
+    def _watch_health(self) -> None:
+        if self._watch is not None:
+            self._watch.cancel()
+        self._watch = asyncio.create_task(self._keep_asking(), name=f"health of {self.name}")
+
+    async def _keep_asking(self) -> None:
+        """A server that lives and does not serve is lost as well."""
+        while not self._lost.done():
+            await asyncio.sleep(self.settings.health_interval)
+            if not self.watches:
+                continue
+            try:
+                status, text = await self.client.ask("/health", method="GET", timeout=self.settings.health_timeout)
+            except EngineUnavailable as error:
+                if self.watches:
+                    self.note_loss(error)
+                continue
+            if status != 200 and self.watches:
+                self.note_loss(EngineUnavailable(f"SGLang at {self.url} is not healthy: {status} {text[:200]}"))
+
+
+class AttachedServer(Server):
+    """One that somebody else runs. It is not started or ended here; what it serves is loaded before it is used."""
+
+    weights_unknown = True
+
+    async def start(self) -> None:
+        assert self.settings.url is not None
+        if hasattr(self, "client"):
+            await self.client.close()
+        self._connect(self.settings.url)
+        # A paused one is no fault: it is told to go on next.
+        status, text = await self._answer()
+        if status in (401, 403):
+            raise EngineError(
+                f"SGLang at {self.url} refuses the key: set serving.api_key_env to the variable that holds it"
+            )
+        if status != 200:
+            raise EngineError(f"{self.url} does not answer as SGLang does: {status} {text[:200]}")
+        self._watch_health()
+
+    async def _answer(self) -> tuple[int, str]:
+        limit = self.settings.startup_timeout
+        try:
+            async with asyncio.timeout(limit):
+                while True:
+                    try:
+                        return await self.client.ask("/model_info", method="GET", timeout=self.settings.health_timeout)
+                    except EngineUnavailable as error:
+                        last = error
+                    await asyncio.sleep(POLL_SECONDS)
+        except TimeoutError:
+            raise EngineError(f"{last}; waited {limit:g} s (serving.startup_timeout)") from None
+
+
+class LaunchedServer(Server):
+    """One that a worker launches where the placement puts it, and that ends with the run."""
+
+    weights_unknown = False
+
+    def __init__(self, settings: ServerSettings) -> None:
+        super().__init__(settings)
+        self._worker: Worker | None = None
+
+    async def start(self) -> None:
+        settings = self.settings
+        if self._watch is not None:
+            self._watch.cancel()
+        if hasattr(self, "client"):
+            await self.client.close()
+        if self._worker is None:
+            spec = WorkerSpec(
+                name=settings.name,
+                target=LAUNCHER,
+                arguments={"python": settings.python, "log": settings.log},
+                log=settings.log,
+                gpus=settings.gpus,
+                role="engine",
+            )
+            self._worker = await settings.placement.start(spec)
+        host, port = await self._worker.call("launch", settings.arguments, settings.environment, settings.key)
+        self._connect(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
+        ended = asyncio.ensure_future(self._worker.call("ended"))
+        ready = asyncio.create_task(self._ready())
+        try:
+            await asyncio.wait([ended, ready], timeout=settings.startup_timeout, return_when=asyncio.FIRST_COMPLETED)
+            if ended.done():
+                raise EngineError(f"engine {settings.name!r}: the SGLang server {ended.result()}")
+            if not ready.done():
+                words = await self._worker.call("last_lines")
+                raise EngineError(
+                    f"engine {settings.name!r}: the SGLang server was not ready after {settings.startup_timeout:g} s "
+                    f"(serving.startup_timeout); its last lines:\n{words}"
+                )
+            ready.result()
+        except BaseException:
+            ready.cancel()
+            ended.cancel()
+            raise
+        lost = self._lost
+        ended.add_done_callback(lambda done: self._ended(done, lost))
+
+    def _ended(self, ended: asyncio.Future[str], lost: asyncio.Future[EngineUnavailable]) -> None:
+        """Told to those who wait for this server's end, and not for its successor's."""
+        if ended.cancelled() or ended.exception() or lost.done():
+            return  # the end of the worker is the placement's to tell
+        lost.set_result(EngineUnavailable(f"engine {self.name!r}: the SGLang server {ended.result()}"))
+
+    async def lost(self) -> EngineUnavailable:
+        """A request may notice the end first; the launcher knows how it came."""
+        noticed = await super().lost()
+        assert self._worker is not None
+        with suppress(TimeoutError, WorkerDied):
+            async with asyncio.timeout(LAST_WORDS_SECONDS):
+                return EngineUnavailable(f"engine {self.name!r}: the SGLang server {await self._worker.call('ended')}")
+        return noticed
+
+    async def close(self) -> None:
+        await super().close()
+        if self._worker is not None:
+            with suppress(WorkerDied, TimeoutError):
+                async with asyncio.timeout(STOP_SECONDS):
+                    await self._worker.call("stop")
+            await self._worker.close()
