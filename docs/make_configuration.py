@@ -88,7 +88,8 @@ def page() -> str:
         given = manager.get("config_sections", name)
         if given.distribution != "reroll":
             continue
-        parts.append(f"## `[{name}]`\n\n{table(given.cls)}")
+        body = table(given.cls) if given.cls.model_fields else f"{inspect.getdoc(given.cls)}\n"
+        parts.append(f"## `[{name}]`\n\n{body}")
         parts += [f"### `{inner.__name__}`, inside `[{name}]`\n\n{table(inner)}" for inner in nested(given.cls)]
     parts.append("## Options of components\n")
     for hook in ("task_sets", "verifiers", "engines", "transports", "advantages", "corrections"):

@@ -48,6 +48,8 @@ def test_plan_and_plugins(clean):
     assert {item["distribution"] for item in listed} == {"reroll", "reroll-verifiers-math"}
     assert all(item["error"] is None for item in listed)
     assert run(clean, "validate", "run.toml").returncode == 0
+    misspelt = run(clean, "plan", "run.toml", "--set", "sglang.mem_fraction_statik=0.5")
+    assert misspelt.returncode and "did you mean 'mem_fraction_static'" in misspelt.stderr
 
 
 def test_score(clean):

@@ -223,7 +223,7 @@ def make_plan(run: LoadedRunFile) -> dict[str, Any]:
         "plugins": {key: f"{given.distribution} {given.version}" for key, given in sorted(run.used_plugins().items())},
         "explicit": sorted(run.explicit),
         "settings": {
-            name: {key: settings[name].get(key) for key in type(section).model_fields}
+            name: {key: settings[name].get(key) for key in (*type(section).model_fields, *(section.model_extra or {}))}
             for name, section in run.sections.items()
         },
     }

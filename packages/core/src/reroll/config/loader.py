@@ -60,7 +60,7 @@ class LoadedRunFile:
             value = self._dump_value(getattr(model, name), _hook_of(field))
             if value is not None:
                 dumped[name] = value
-        return dumped
+        return dumped | {name: self._dump_value(value, None) for name, value in (model.model_extra or {}).items()}
 
     def _dump_value(self, value: Any, hook: str | None) -> Any:
         if isinstance(value, Selection) and hook:

@@ -8,8 +8,9 @@ from reroll.api import ConfigSection, Engine, hookimpl
 @hookimpl
 def reroll_config_sections() -> list[type[ConfigSection]]:
     from reroll.serving.config import ServingSection
+    from reroll.serving.sglang.section import SGLangSection
 
-    return [ServingSection]
+    return [ServingSection, SGLangSection]
 
 
 @hookimpl
