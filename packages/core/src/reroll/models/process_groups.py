@@ -136,7 +136,7 @@ def receive(member: Member, bucket: Sequence[TensorSpec], flattened: bool) -> di
         found = {spec.name: torch.empty(spec.shape, dtype=dtype_of(spec), device=member.device) for spec in bucket}
         member.broadcast(list(found.values()))
         return {name: tensor.cpu() for name, tensor in found.items()}
-    sizes = [num_bytes(spec) for spec in bucket]
+    sizes = [spec.num_bytes for spec in bucket]
     bytes_ = torch.empty(sum(sizes), dtype=torch.uint8, device=member.device)
     member.broadcast([bytes_])
     parts = zip(bucket, torch.split(bytes_.cpu(), sizes), strict=True)
@@ -159,10 +159,6 @@ def dtype_of(spec: TensorSpec) -> torch.dtype:
 def kind(dtype: torch.dtype) -> str:
     """The type as `TensorSpec` names it."""
     return str(dtype).removeprefix("torch.")
-
-
-def num_bytes(spec: TensorSpec) -> int:
-    return torch.Size(spec.shape).numel() * dtype_of(spec).itemsize
 
 
 def _named(group: WeightGroup) -> str:
