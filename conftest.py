@@ -1,5 +1,5 @@
-"""Fixtures that suites of several packages share. Everything is imported where it is used: a plugin's suite runs without
-torch, and most without a server."""
+"""Fixtures that suites of several packages share. Everything is imported where it is used: a suite of a plugin runs
+without torch, and most without a server."""
 
 import pytest
 

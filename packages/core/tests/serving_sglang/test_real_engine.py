@@ -33,7 +33,7 @@ def settings(placement, log, url=None, key="a-key-of-the-tests", arguments=()):
         arguments=("--model-path", str(MODEL), "--weight-version", "0", *ON_CPU, *arguments),
         environment={"SGLANG_USE_CPU_ENGINE": "1"},
         ranks=1,
-        gpus=0,
+        device="cpu",
         connections=64,
         startup_timeout=200.0,
         health_interval=1.0,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -88,6 +90,12 @@ class TensorSpec:
     dtype: str
     shape: tuple[int, ...]
 
+    @property
+    def num_bytes(self) -> int:
+        """Of all elements; a type's name holds the bits of one, but for `bool`, which takes a byte."""
+        bits = re.search(r"\d+", self.dtype)
+        return math.prod(self.shape) * (int(bits[0]) // 8 if bits else 1)
+
 
 @dataclass(frozen=True)
 class WeightGroup:
@@ -98,6 +106,7 @@ class WeightGroup:
         host, port: where the ranks meet; the trainer, rank 0, listens there.
         world_size: the engine's ranks, which are 1 and up, and the trainer.
         backend: as torch.distributed names it.
+        timeout: seconds that joining, and every broadcast, may take.
     """
 
     name: str
@@ -105,6 +114,7 @@ class WeightGroup:
     port: int
     world_size: int
     backend: Literal["gloo", "nccl"]
+    timeout: float = 300.0
 
 
 class WeightStream(Protocol):
@@ -177,6 +187,8 @@ class Engine(Component):
     """Whether it serves the weights that it was started with; if not, they are published before it is used."""
     weight_ranks: int = 1
     """Processes that each receive weights: its tensor-parallel ranks."""
+    weight_device: Literal["cpu", "cuda"] = "cpu"
+    """Where they receive them: only between devices a process group can be NCCL's."""
 
     @classmethod
     @abstractmethod

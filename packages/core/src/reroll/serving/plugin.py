@@ -16,5 +16,6 @@ def reroll_config_sections() -> list[type[ConfigSection]]:
 @hookimpl
 def reroll_engines() -> list[type[Engine]]:
     from reroll.serving.local.engine import LocalEngine
+    from reroll.serving.sglang.engine import SGLangEngine
 
-    return [LocalEngine]
+    return [LocalEngine, SGLangEngine]

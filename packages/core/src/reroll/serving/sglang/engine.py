@@ -54,7 +54,7 @@ class SGLangEngine(Engine):
     def __init__(self, config: SGLangEngineConfig, server: Server) -> None:
         super().__init__(config)
         self.server = server
-        self.weight_ranks = server.weight_ranks
+        self.weight_ranks, self.weight_device = server.settings.ranks, server.settings.device
         self.limits: Limits
         self._staged: WeightUpdate | None = None
         self._sound = False

@@ -60,10 +60,10 @@ class SGLangSection(ConfigSection):
                 f"does nothing: serving.engine is {serving.engine.name!r}",
                 'set serving.engine = "sglang", or leave the section out',
             )
-        elif serving.engine.options.get("urls"):
+        elif serving.urls:
             yield Problem(
                 "sglang",
-                "does nothing: the servers of serving.engine.urls run already",
+                "does nothing: the servers of serving.urls run already",
                 "give them these options where they are started",
             )
         first: dict[str, str] = {}
@@ -94,6 +94,14 @@ class SGLangSection(ConfigSection):
                 f"is {value}, but SGLang takes weights from a process group at 1 only",
                 "set serving.num_engines for more servers, or another serving.transport",
             )
+
+    def by_name(self) -> dict[str, Any]:
+        """The given values under SGLang's own names, of which several options have more than one."""
+        from reroll.serving.sglang.options import sglang_options
+
+        given = self.model_extra or {}
+        by_key = sglang_options().by_key if given else {}
+        return {by_key[key].name: value for key, value in given.items()}
 
     def arguments(self) -> list[str]:
         """The options for SGLang's command line; they were checked when the run file was loaded."""

@@ -11,7 +11,7 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from reroll.api import EngineContext, EngineError, EngineUnavailable, Placement, Worker, WorkerDied, WorkerSpec
 from reroll.models.files import ModelFiles
@@ -34,7 +34,7 @@ class ServerSettings:
         url: of a running server; None launches one.
         arguments: of the launched server's command line.
         router: URL that responses are asked from instead of the server's own.
-        ranks: processes of one server that hold weights.
+        ranks: processes of one server that hold weights; each needs one of `device`.
     """
 
     name: str
@@ -49,7 +49,7 @@ class ServerSettings:
     arguments: tuple[str, ...]
     environment: dict[str, str]
     ranks: int
-    gpus: int
+    device: Literal["cpu", "cuda"]
     connections: int
     startup_timeout: float
     health_interval: float
@@ -61,8 +61,7 @@ def settings_of(context: EngineContext, connections: int) -> ServerSettings:
     """What `[serving]` and `[sglang]` say for the engine of this context."""
     serving = context.run.get(ServingSection) if context.run else ServingSection()
     options = context.run.get(SGLangSection) if context.run else SGLangSection()
-    given = options.given()
-    ranks = int(given.get("tp_size") or given.get("tensor_parallel_size") or 1) * int(given.get("pp_size") or 1)
+    given = options.by_name()
     on_cpu = given.get("device") == "cpu"
     return ServerSettings(
         name=context.name,
@@ -82,8 +81,8 @@ def settings_of(context: EngineContext, connections: int) -> ServerSettings:
             *options.arguments(),
         ),
         environment={"SGLANG_USE_CPU_ENGINE": "1"} if on_cpu else {},
-        ranks=ranks,
-        gpus=0 if on_cpu else ranks,
+        ranks=given.get("tp_size", 1) * given.get("pp_size", 1),
+        device="cpu" if on_cpu else "cuda",
         connections=connections,
         startup_timeout=serving.startup_timeout,
         health_interval=serving.health_interval,
@@ -117,7 +116,6 @@ class Server(ABC):
     def __init__(self, settings: ServerSettings) -> None:
         self.settings = settings
         self.name = settings.name
-        self.weight_ranks = settings.ranks
         self.url = settings.url or ""
         self.watches = True
         self.client: SGLangClient
@@ -262,7 +260,7 @@ class LaunchedServer(Server):
                 target=LAUNCHER,
                 arguments={"python": settings.python, "log": settings.log},
                 log=settings.log,
-                gpus=settings.gpus,
+                gpus=settings.ranks if settings.device == "cuda" else 0,
                 role="engine",
             )
             self._worker = await settings.placement.start(spec)
