@@ -8,6 +8,7 @@ from reroll.api import (
     Completion,
     Engine,
     EngineError,
+    EngineUnavailable,
     PublicationMode,
     PublicationReport,
     RecordWriter,
@@ -28,16 +29,26 @@ from reroll.workers.together import together
 
 
 class SimulatedEngine(Engine):
-    """Draws tokens one after another; a token is of the version at which its decode step began."""
+    """Draws tokens one after another; a token is of the version at which its decode step began.
+
+    Attributes:
+        version: what it says; `tensors`: the trainer's steps that its weights are the result of.
+        gone: it was lost. Some calls then hang, and others fail.
+    """
 
     name = "simulated"
+    recoverable = True
 
     def __init__(self, address, run):
         super().__init__()
         self.address = address
-        self.version = 0
         self._run = run
-        self._staged = False
+        self._fresh()
+
+    def _fresh(self):
+        self.version = self.tensors = 0
+        self.gone = asyncio.Event()
+        self._staged = None
         self._paused = False
         self._running = set()
         self._ending = set()
@@ -47,10 +58,42 @@ class SimulatedEngine(Engine):
     async def start(cls, config, context):
         raise NotImplementedError
 
+    def _may_be_lost(self, rate=None):
+        run = self._run
+        if not self.gone.is_set() and run.chance(run.scenario.losses if rate is None else rate):
+            self.gone.set()
+            self._poke.set()
+
+    async def _alive(self):
+        """Here the engine may be lost. What a lost one is asked fails, now or never."""
+        self._may_be_lost()
+        if self.gone.is_set():
+            await self._fails()
+
+    async def _fails(self):
+        if self._run.chance(0.3):
+            await asyncio.Event().wait()
+        await self._run.delay()
+        raise EngineUnavailable(f"the server of {self.address} has ended")
+
+    async def lost(self):
+        await self.gone.wait()
+        await self._run.delay(2.0)
+        return EngineUnavailable(f"{self.address} has ended by itself")
+
+    async def recover(self):
+        await self._run.delay(4.0)
+        if self._run.chance(self._run.scenario.lost_again):
+            raise EngineError(f"{self.address} does not start")
+        self._fresh()
+        self._may_be_lost(self._run.scenario.lost_again)
+
     async def generate(self, request):
         run, scenario, name = self._run, self._run.scenario, request.request_id
+        run.takes_request(self)
         run.reaches("engine")
         run.reaches("worker")
+        await self._alive()
         if run.chance(scenario.refused):
             raise RequestRefused("this one is not taken")
         length = run.random.randint(1, scenario.tokens)
@@ -58,20 +101,24 @@ class SimulatedEngine(Engine):
         last = run.random.randint(0, length - 1) if run.chance(scenario.aborted) else length
         if scenario.hopeless and request.input_ids == HOPELESS:
             last = 0
-        versions = []
-        self._running.add(name)
+        versions, gone = [], self.gone
+        running, ending = self._running, self._ending
+        running.add(name)
         try:
             while len(versions) < length:
-                while self._paused and name not in self._ending:
+                while self._paused and name not in ending and not gone.is_set():
                     self._poke.clear()
                     await self._poke.wait()
-                if name in self._ending or len(versions) == last:
+                if name in ending or len(versions) == last:
                     break
                 versions.append(self.version)
                 await run.delay(factor)
+                self._may_be_lost()
+                if gone.is_set():
+                    await self._fails()
         finally:
-            self._running.discard(name)
-            self._ending.discard(name)
+            running.discard(name)
+            ending.discard(name)
         return Completion(
             request_id=name,
             output_ids=[7] * len(versions),
@@ -82,11 +129,13 @@ class SimulatedEngine(Engine):
         )
 
     async def pause(self, mode="in_place"):
+        await self._alive()
         self._paused = True
         if mode == "abort":
             await self.abort()
 
     async def resume(self):
+        await self._alive()
         self._paused = False
         self._poke.set()
 
@@ -95,25 +144,32 @@ class SimulatedEngine(Engine):
         self._poke.set()
 
     async def flush_cache(self):
+        await self._alive()
         await self._run.delay()
 
     async def stage_weights(self, buckets):
+        await self._alive()
         self._run.reaches("stage")
         await self._run.publication_step("no room for the tensors")
-        self._staged = True
+        (self._staged,) = buckets
 
     async def commit_weights(self, version, recompute=False):
+        await self._alive()
         await self._run.publication_step("the tensors do not fit")
-        if not self._staged:
+        await self._alive()
+        if self._staged is None:
             raise EngineError("nothing was staged")
         drains = self._run.scenario.mode in ("barrier", "engine_drain")
         if drains and self._running:
             self._run.violations.append(f"{self.address} changes weights under {len(self._running)} requests")
-        self._staged, self.version = False, version
+        tensors = await self._staged()
+        await self._alive()
+        self._staged, self.version, self.tensors = None, version, tensors
         await self._run.publication_step("the answer is lost")
         return CommitCost(0.25, 0.5 if recompute else 0.0)
 
     async def weight_version(self):
+        await self._alive()
         await self._run.publication_step("no answer")
         return self.version + 100 * self._run.chance(self._run.scenario.publication_faults)
 
@@ -142,10 +198,16 @@ class SimulatedTransport(Transport):
 
     async def begin(self, source, version):
         await self._run.publication_step("the weights cannot be written")
+        written = None if self._run.scenario.streamed else await source.export_weights(None, 0)
+
+        async def tensors():
+            return await source.export_weights(None, 0) if written is None else written
+
+        self._tensors = tensors
         return 1000
 
     async def stage(self, engine):
-        await engine.stage_weights([])
+        await engine.stage_weights([self._tensors])
 
     async def finish(self):
         await self._run.delay()
@@ -233,23 +295,37 @@ class SimulatedScorer:
 
 
 class SimulatedTrainer:
+    """Answers its calls one after another. `version` is what the controller knows of its steps."""
+
     def __init__(self, run):
         self.version = 0
         self._run = run
         self._batch = run.scenario.batch * run.scenario.siblings // run.scenario.updates
+        self._turn = asyncio.Lock()
+        self._steps = 0
 
     async def train(self, samples):
         steps = optimizer_steps(samples, self._batch)
-        for number, step in enumerate(steps):
-            self._run.reaches("trainer")
-            await self._run.delay()
-            self._run.stepped(self.version + number, step)
+        async with self._turn:
+            for step in steps:
+                self._run.reaches("trainer")
+                await self._run.delay()
+                self._run.stepped(self._steps, step)
+                self._steps += 1
         self.version += len(steps)
         tokens = [sum(len(sample.token_ids) for sample in step) for step in steps]
         return [
             {"responses": len(step), "forward_tokens": count, "seconds": 1.0, "loss": 0.0}
             for step, count in zip(steps, tokens, strict=True)
         ]
+
+    async def completed_steps(self):
+        async with self._turn:
+            return self._steps
+
+    async def export_weights(self, directory, bucket_bytes):
+        async with self._turn:
+            return self._steps
 
 
 class Quiet(Display):

@@ -35,6 +35,7 @@ from reroll.api import (
 )
 from reroll.loop import train
 from reroll.publication.publisher import Publisher
+from reroll.publication.recovery import Recovery
 from reroll.reporting.summary import Summary
 from reroll.reporting.trackers import Trackers
 from reroll.rollouts.admission import GroupAdmission
@@ -47,7 +48,7 @@ from reroll.rollouts.filters import ZeroVariance
 from reroll.rollouts.groups import GroupMaker, GroupPlan
 from reroll.rollouts.harnesses import SingleTurn
 from reroll.rollouts.producer import Producer
-from reroll.serving.router import LeastLoadedRouter
+from reroll.serving.router import LeastOutstandingTokensRouter
 from reroll.session import Session
 from reroll.tasks.cursor import Cursor
 from reroll.training.advantages import Grpo
@@ -65,6 +66,10 @@ class Scenario:
         unscored: a verifier fails.
         slow: a request takes so long that others overtake it for several collections.
         hopeless: every response to the first task is aborted.
+        losses: an engine ends, in the middle of a token or of any other call.
+        lost_again: an engine that is started again ends, or does not start.
+        restarts: of one engine, at most.
+        streamed: tensors leave the trainer when an engine takes them, not when they are offered.
         pace: requests take so many times as long as everything else.
         fatal: a place and the number of the visit to it that ends the run, see `Run.reaches`; with "cancelled" the
             second at which it is cancelled.
@@ -93,6 +98,10 @@ class Scenario:
     slow: float = 0.0
     hopeless: bool = False
     publication_faults: float = 0.0
+    losses: float = 0.0
+    lost_again: float = 0.0
+    restarts: int = 3
+    streamed: bool = False
     fatal: tuple[str, int] | None = None
     tokens: int = 3
     pace: float = 1.0
@@ -120,6 +129,9 @@ class Run:
 
     async def delay(self, factor=1.0):
         await asyncio.sleep(factor * self.random.choice(self.scenario.delays))
+
+    def takes_request(self, engine):
+        """What must hold whenever an engine gets one."""
 
     async def publication_step(self, failure):
         await self.delay()
@@ -187,7 +199,9 @@ class WatchedRun(Run):
         events: dispatches, scored groups and endings, each with its time.
         groups: group index → scored group.
         collections, steps: what was handed out, and what was trained on.
-        engine_versions: the trainer's version and those of the engines, whenever a collection is asked for.
+        engine_versions: the trainer's version and those of the engines in use, whenever a collection is asked for.
+        published: the last version that was, or 0.
+        losses: (second, address) of every loss that the publisher heard of.
         taken: task and attempt of every dispatch; given_back: how often a task was.
         saved: rollout id (None: of no collection) → saved groups.
         evaluated: step and groups of every evaluation.
@@ -203,6 +217,8 @@ class WatchedRun(Run):
         self.collections = []
         self.steps = []
         self.engine_versions = []
+        self.published = 0
+        self.losses = []
         self.taken = []
         self.given_back = Counter()
         self.saved = defaultdict(list)
@@ -225,6 +241,16 @@ class WatchedRun(Run):
     def begins(self):
         size = self.session.producer.buffer.size
         self._allowed = (size.ahead + 1) * size.batch
+        self.session.publisher.fleet.on_loss.append(self._lost)
+
+    def _lost(self, engine, reason):
+        self.losses.append((asyncio.get_running_loop().time(), engine.address))
+
+    def takes_request(self, engine):
+        fleet = self.session.publisher.fleet
+        self._expect(fleet.engines.index(engine) not in fleet.absent, "a request goes to an engine that is lost")
+        self._expect(engine.tensors == engine.version, "an engine serves other weights than it says")
+        self._expect(engine.version >= self.published, "an engine is routed on old weights")
 
     def ends(self):
         self.session.finish_summary()
@@ -252,7 +278,9 @@ class WatchedRun(Run):
         self._happens("left", group_index, disposition, staleness)
 
     def asks_for_collection(self):
-        self.engine_versions.append((self.session.trainer.version, {engine.version for engine in self.session.engines}))
+        fleet = self.session.publisher.fleet
+        served = {fleet.engines[number].version for number in fleet.present()}
+        self.engine_versions.append((self.session.trainer.version, served))
 
     def collected(self, collection):
         if collection is not None:
@@ -298,7 +326,7 @@ class WatchedRun(Run):
         self._expect(buffered <= buffer.capacity, "the buffer is above its capacity")
         self._expect(most is None or in_flight * self.scenario.siblings <= most, "too many samples are in flight")
         self._expect(in_flight + buffer.passed <= self._allowed, "too much is under way")
-        if not producer.stopped and self.fatal is None:
+        if not producer.ending and self.fatal is None:
             alive = in_flight + buffered + self._training
             self._expect(alive == ledger.in_flight + ledger.queued, "the ledger has lost sight of a group")
 
@@ -346,11 +374,27 @@ class WatchedCursor(Cursor):
 
 
 class WatchedProducer(Producer):
-    stopped = False
+    ending = False
+
+    async def _make(self, *arguments):
+        try:
+            await super()._make(*arguments)
+        except BaseException:
+            self.ending = True
+            raise
 
     def stop(self):
-        self.stopped = True
+        self.ending = True
         super().stop()
+
+
+class WatchedPublisher(Publisher):
+    run = None
+
+    async def publish(self, version):
+        report = await super().publish(version)
+        self.run.published = version
+        return report
 
 
 class WatchedSession(Session):
@@ -421,7 +465,12 @@ def make_session(run, writers):
     )
     size = asynchronous.size(rollout, scenario.updates)
     engines = [SimulatedEngine(f"engine-{number}", run) for number in range(scenario.engines)]
-    router, admission, trainer, display = LeastLoadedRouter(engines), GroupAdmission(), SimulatedTrainer(run), Quiet()
+    router, admission, trainer, display = (
+        LeastOutstandingTokensRouter(engines),
+        GroupAdmission(),
+        SimulatedTrainer(run),
+        Quiet(),
+    )
     maker = GroupMaker(
         harness=SingleTurn(),
         renderer=SimulatedRenderer(),
@@ -441,7 +490,7 @@ def make_session(run, writers):
         epochs=scenario.epochs,
         run=run,
     )
-    publisher = Publisher(
+    publisher = WatchedPublisher(
         mode=MODES[scenario.mode](),
         transport=SimulatedTransport(run),
         source=trainer,
@@ -451,6 +500,8 @@ def make_session(run, writers):
         timeout=1e6,
         warn=display.line,
     )
+    publisher.run = run
+    recovery = Recovery(publisher, router, most=scenario.restarts, timeout=60.0, warn=display.line)
     events = WatchedEvents(writers, run)
     events.open(CONTEXT)
     plan = GroupPlan(0, scenario.siblings, rollout.sampling(0), rollout.max_context, "train")
@@ -483,6 +534,7 @@ def make_session(run, writers):
         trainer=trainer,
         engines=engines,
         publisher=publisher,
+        recovery=recovery,
         trackers=Trackers([]),
         display=display,
         summary=Summary("simulation", CONTEXT.output),

@@ -43,6 +43,7 @@ from reroll.plan import (
     total_steps,
 )
 from reroll.publication.publisher import Publisher
+from reroll.publication.recovery import Recovery
 from reroll.reporting.config import TrackersSection
 from reroll.reporting.display import Display
 from reroll.reporting.summary import Summary
@@ -59,7 +60,7 @@ from reroll.rollouts.producer import Producer
 from reroll.rollouts.replayed import SavedCollections
 from reroll.rollouts.scoring.scorer import Scorer, SelectedVerifier
 from reroll.serving.config import ServingSection
-from reroll.serving.router import LeastLoadedRouter
+from reroll.serving.router import LeastOutstandingTokensRouter
 from reroll.session import Session
 from reroll.tasks.config import DataSection
 from reroll.tasks.cursor import Cursor
@@ -112,7 +113,7 @@ async def open_session(
         trainer, engines = await _start_workers(run, placement, files, output, run_seed, engine_count)
         for engine in engines:
             parts.push_async_callback(engine.close)
-        router, admission = LeastLoadedRouter(engines), GroupAdmission()
+        router, admission = LeastOutstandingTokensRouter(engines), GroupAdmission()
         maker = GroupMaker(
             harness=run.make("harnesses", rollout.harness),
             renderer=renderer,
@@ -128,6 +129,14 @@ async def open_session(
         cursor = _cursor(run, renderer, filters, data_seed)
         publisher = _publisher(run, trainer, engines, router, admission, display)
         parts.push_async_callback(publisher.transport.close)
+        serving = run.get(ServingSection)
+        recovery = Recovery(
+            publisher,
+            router,
+            most=serving.engine_restarts,
+            timeout=serving.recovery_timeout,
+            warn=display.warn,
+        )
         if replayed:
             producer: Producer | SavedCollections = _saved_collections(run, replayed, events, context)
         else:
@@ -152,6 +161,7 @@ async def open_session(
             trainer=trainer,
             engines=engines,
             publisher=publisher,
+            recovery=recovery,
             trackers=trackers,
             display=display,
             summary=summary,
@@ -240,7 +250,7 @@ def _publisher(
     run: LoadedRunFile,
     trainer: Trainer,
     engines: list[Engine],
-    router: LeastLoadedRouter,
+    router: LeastOutstandingTokensRouter,
     admission: GroupAdmission,
     display: Display,
 ) -> Publisher:
@@ -254,6 +264,7 @@ def _publisher(
         admission=admission,
         timeout=serving.publication_timeout,
         warn=display.warn,
+        check_equal=serving.check_weight_update_equal,
     )
 
 

@@ -22,6 +22,7 @@ from reroll.api import (
 from reroll.checkpoints.saver import Checkpointer
 from reroll.checkpoints.state import RunState
 from reroll.publication.publisher import Publisher
+from reroll.publication.recovery import Recovery
 from reroll.reporting.display import Display
 from reroll.reporting.metrics import (
     Totals,
@@ -65,6 +66,7 @@ class Session:
     trainer: Trainer
     engines: list[Engine]
     publisher: Publisher
+    recovery: Recovery
     trackers: Trackers
     display: Display
     summary: Summary
@@ -96,16 +98,18 @@ class Session:
 
     @asynccontextmanager
     async def producing(self) -> AsyncIterator[None]:
-        """Groups are made in here, and a failure of theirs ends what is done in here. However that ends, every
-        dispatch has ended after it, and scored groups that no collection took are saved."""
+        """Groups are made in here and engines watched, and a failure of either ends what is done in here. However that
+        ends, every dispatch has ended after it, and scored groups that no collection took are saved."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 try:
                     self.producer.start(tasks)
+                    self.recovery.start(tasks)
                     yield
                 finally:
                     self._stopped = self._moving_state()
                     self.producer.stop()
+                    self.recovery.stop()
         except BaseExceptionGroup as error:
             cause = first_cause(error)
             raise cause from cause.__cause__
@@ -142,6 +146,8 @@ class Session:
             generating_seconds=summary.generation_seconds,
             trainer_waiting_seconds=summary.trainer_waiting_seconds,
             producer_blocked_seconds=summary.producer_blocked_seconds,
+            engine_restarts=summary.engine_restarts,
+            engine_absent_seconds=summary.engine_absent_seconds,
         )
         self._wall_before = summary.training_wall_seconds
 
@@ -363,6 +369,8 @@ class Session:
             generating_seconds=producer.generating.seconds,
             trainer_waiting_seconds=producer.trainer_waiting.seconds,
             producer_blocked_seconds=producer.blocked.seconds,
+            engine_restarts=self.recovery.restarts,
+            engine_absent_seconds=self.recovery.absent_seconds,
         )
 
     def finish_summary(self) -> None:
@@ -370,6 +378,9 @@ class Session:
         self.summary.ledger = self.events.ledger.summary()
         self.summary.filtered = dict(self.events.filtered)
         self.summary.skipped = dict(self.cursor.skipped)
+        totals = self._totals()
+        self.summary.engine_restarts = totals.engine_restarts
+        self.summary.engine_absent_seconds = totals.engine_absent_seconds
         if self.checkpoints is not None:
             self.summary.checkpoint = self.checkpoints.last
             self.summary.missed_checkpoints = self.checkpoints.missed

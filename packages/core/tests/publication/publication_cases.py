@@ -20,7 +20,7 @@ from reroll.publication.engine_drain import EngineDrain
 from reroll.publication.publisher import Publisher
 from reroll.publication.refresh import Refresh
 from reroll.rollouts.admission import GroupAdmission
-from reroll.serving.router import LeastLoadedRouter
+from reroll.serving.router import LeastOutstandingTokensRouter
 
 MODES = [Barrier, EngineDrain, Refresh]
 STAGES = ["begin", "stage", "commit", "committed", "flush", "weight_version", "finish"]
@@ -164,7 +164,7 @@ class Gate(GroupAdmission):
         super().open()
 
 
-class Routes(LeastLoadedRouter):
+class Routes(LeastOutstandingTokensRouter):
     """Remembers which engines are out of routing, and the most that were at once."""
 
     def __init__(self, engines, setting):

@@ -68,7 +68,7 @@ def test_engines_are_whole_or_out_of_routing_and_groups_get_through(
         assert set(setting.versions) <= {OLD, NEW}
         assert setting.transport.finished >= setting.transport.begun
         for number, engine in enumerate(setting.engines):
-            assert (engine.address in doubtful) == (number in setting.publisher._doubtful)
+            assert (engine.address in doubtful) == (number in setting.publisher.fleet.doubtful)
         if not cancelled and len(doubtful) < engines:
             assert len(await setting.serves()) == 1
             seen = [versions_of(await group) for group in groups]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from reroll.api import EngineError, PluginError, RerollError, WorkerDied
-from reroll.publication import publisher
+from reroll.publication import fleet as publisher
 
 sys.path.insert(0, str(Path(__file__).parent))
 

@@ -20,7 +20,7 @@ from reroll.publication.barrier import Barrier
 from reroll.publication.publisher import Publisher
 from reroll.publication.transports import DiskTransport, FileTransportConfig, SharedMemoryTransport
 from reroll.rollouts.admission import GroupAdmission
-from reroll.serving.router import LeastLoadedRouter
+from reroll.serving.router import LeastOutstandingTokensRouter
 
 
 class Trainer:
@@ -326,7 +326,7 @@ def publisher(engine, trainer, directory):
         transport=disk(directory),
         source=trainer,
         engines=[engine],
-        router=LeastLoadedRouter([engine]),
+        router=LeastOutstandingTokensRouter([engine]),
         admission=GroupAdmission(),
         timeout=20.0,
     )

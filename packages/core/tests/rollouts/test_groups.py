@@ -25,7 +25,7 @@ from reroll.rollouts.admission import GroupAdmission
 from reroll.rollouts.groups import GroupMaker, GroupPlan, check_trace
 from reroll.rollouts.harnesses import SingleTurn
 from reroll.rollouts.seeds import response_seed
-from reroll.serving.router import LeastLoadedRouter
+from reroll.serving.router import LeastOutstandingTokensRouter
 from reroll.tasks.cursor import Dispatch
 from reroll.workers.together import together
 
@@ -89,7 +89,7 @@ class EqualsTarget:
         return [{"v": Verdict(float(trace.completion == task.targets["v"]))} for trace in traces]
 
 
-class RecordingRouter(LeastLoadedRouter):
+class RecordingRouter(LeastOutstandingTokensRouter):
     def __init__(self, engines):
         super().__init__(engines)
         self.released = []

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reroll.api import Completion, Engine, EngineError, GenerationRequest, SamplingParams
-from reroll.serving.router import LeastLoadedRouter
+from reroll.serving.router import LeastOutstandingTokensRouter
 
 
 class Held(Engine):
@@ -39,7 +39,7 @@ class Fixture:
 
     def __init__(self, number):
         self.engines = [Held(f"engine-{index}") for index in range(number)]
-        self.router = LeastLoadedRouter(self.engines)
+        self.router = LeastOutstandingTokensRouter(self.engines)
         self.sent = {}
 
     async def send(self, group, count=1):

@@ -181,6 +181,8 @@ class Engine(Component):
     """Whether `recover` can start it again; otherwise its end is the run's."""
     shares_devices: ClassVar[bool] = False
     """Whether it can give its memory up while the trainer uses the same devices."""
+    digest_like_trainer: ClassVar[bool] = False
+    """Whether `weights_digest` of the trainer's weights is the trainer's own digest, to the bit."""
     address: str
     """Names the engine in logs and in routing; may change when it is started again."""
     holds_start: bool = True

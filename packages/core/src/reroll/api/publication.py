@@ -47,6 +47,13 @@ class WeightSource(Protocol):
         """Ends the trainer's part, also of a group that failed or that it does not have. Where a broadcast still waits
         for the engine, this waits until the engine leaves too, at most for the group's time-out."""
 
+    async def completed_steps(self) -> int:
+        """The weight version of what is exported or sent next. Answered in the order of the calls: while a step is
+        under way it waits for its end, as every other call does."""
+
+    async def weights_digest(self) -> str:
+        """SHA-256 over the current weights; see `Engine.digest_like_trainer`."""
+
 
 class Admission(Protocol):
     """The gate before the engines: a closed gate lets no new group in."""
@@ -76,6 +83,13 @@ class Router(Protocol):
 
     def in_flight(self, engine: Engine) -> int:
         """Requests that the engine has now."""
+
+    def lose(self, engine: Engine) -> None:
+        """The engine has ended: no request goes to it before `restore`, be it included or a group pinned to it. Its
+        groups leave it, and its requests are sent to other engines."""
+
+    def restore(self, engine: Engine) -> None:
+        """A lost engine is back, and serves what it should."""
 
 
 class Transport(Component):
@@ -110,7 +124,8 @@ class Transport(Component):
 
 @dataclass
 class PublicationContext:
-    """What a mode works with. `timeout` is in seconds from the start of the publication."""
+    """What a mode works with. `timeout` is in seconds from the start of the publication; `engines` are those that are
+    there. The publication is cancelled, and begun again without it, when one of them is lost."""
 
     version: int
     engines: Sequence[Engine]
@@ -131,7 +146,8 @@ class PublicationReport:
         recompute_seconds: time spent computing caches again, summed over engines.
         in_flight: requests that were running when the publication began.
         num_bytes: of the tensors, once.
-        attempts: 2 if the first one failed; the other costs but `seconds` are the last one's.
+        engines: those that took part; one that was lost is loaded when it is back.
+        attempts: more than 1 if one failed; the other costs but `seconds` are the last one's.
 
     A mode gives `num_bytes` and what it made engines wait; the publisher fills in the rest.
     """

@@ -19,12 +19,16 @@ class Totals:
         generating_seconds: training groups were being generated.
         trainer_waiting_seconds: the trainer waited for a collection.
         producer_blocked_seconds: generation stood still and waited for the trainer.
+        engine_restarts: of engines that were lost.
+        engine_absent_seconds: from their loss until they were in use again, summed over engines.
     """
 
     generated_tokens: int = 0
     generating_seconds: float = 0.0
     trainer_waiting_seconds: float = 0.0
     producer_blocked_seconds: float = 0.0
+    engine_restarts: int = 0
+    engine_absent_seconds: float = 0.0
 
     def __add__(self, other: Totals) -> Totals:
         return Totals(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
@@ -38,6 +42,8 @@ class Totals:
             "throughput/generation_seconds": seconds,
             "wait/trainer_seconds": self.trainer_waiting_seconds - before.trainer_waiting_seconds,
             "wait/producer_seconds": self.producer_blocked_seconds - before.producer_blocked_seconds,
+            "engines/restarts": self.engine_restarts - before.engine_restarts,
+            "engines/absent_seconds": self.engine_absent_seconds - before.engine_absent_seconds,
         }
 
 
@@ -101,5 +107,6 @@ def publication_metrics(report: PublicationReport) -> dict[str, float]:
         "publication/recompute_seconds": report.recompute_seconds,
         "publication/in_flight": report.in_flight,
         "publication/attempts": report.attempts,
+        "publication/engines": len(report.engines),
         "publication/bytes": report.num_bytes,
     }

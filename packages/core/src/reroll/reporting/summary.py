@@ -45,6 +45,10 @@ class Summary:
     """That the trainer waited for a collection."""
     producer_blocked_seconds: float = 0.0
     """That generation stood still because the trainer was behind."""
+    engine_restarts: int = 0
+    """Of engines that were lost."""
+    engine_absent_seconds: float = 0.0
+    """From their loss until they were in use again, summed over engines."""
     wall_seconds: float = 0.0
     training_wall_seconds: float = 0.0
     """From the first collection to the last step: without start, evaluations and end."""
@@ -157,6 +161,10 @@ def closing_lines(summary: Summary) -> Sequence[str]:
         f"the trainer waited {summary.trainer_waiting_seconds:.1f} s for rollouts, generation "
         f"{summary.producer_blocked_seconds:.1f} s for the trainer"
     )
+    if summary.engine_absent_seconds:
+        lines.append(
+            f"engines were lost: {summary.engine_restarts} restarts, {summary.engine_absent_seconds:.1f} s without one"
+        )
     if summary.skipped:
         lines.append("skipped prompts: " + ", ".join(f"{reason}: {count}" for reason, count in summary.skipped.items()))
     lines.append(f"rollouts: {summary.output / 'rollouts'}")

@@ -23,7 +23,7 @@ from reroll.rollouts.admission import GroupAdmission
 from reroll.rollouts.scoring.rewards import FailurePolicy, combine_rewards
 from reroll.rollouts.scoring.scorer import Scorer
 from reroll.rollouts.seeds import response_seed
-from reroll.serving.router import LeastLoadedRouter
+from reroll.serving.router import LeastOutstandingTokensRouter
 from reroll.tasks.cursor import Dispatch
 from reroll.tasks.render import Renderer
 from reroll.workers.together import cancelled_from_outside, first_cause, together
@@ -52,7 +52,7 @@ class GroupMaker:
         self,
         harness: Harness,
         renderer: Renderer,
-        router: LeastLoadedRouter,
+        router: LeastOutstandingTokensRouter,
         admission: GroupAdmission,
         scorer: Scorer,
         verifier_weights: dict[str, float],

@@ -2,12 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, ClassVar
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, cast
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from reroll.api import ConfigSection, Hook, Selection
+from reroll.api import ConfigSection, Engine, Hook, Problem, RunFile, Selection
+
+OF_SERVERS = (
+    "urls",
+    "router",
+    "python",
+    "api_key_env",
+    "startup_timeout",
+    "health_interval",
+    "health_timeout",
+    "request_timeout",
+)
+"""Keys for engines that are servers; the embedded engine reads none of them."""
+OF_RECOVERY = ("engine_restarts", "recovery_timeout")
+"""Keys for engines that can be started again."""
 
 
 class ServingSection(ConfigSection):
@@ -20,7 +36,31 @@ class ServingSection(ConfigSection):
     engine: Annotated[Selection, Hook("engines")] = Selection(name="local")
     """What generates: `local` is the embedded engine; options as in { name = "local", max_running_requests = 64 }."""
     num_engines: int = Field(1, gt=0)
-    """Engines, each in a process of its own with the whole model; a group stays on one of them."""
+    """Engines, each in a process of its own with the whole model; a group stays on one of them. With `urls` it is
+    their number."""
+    urls: tuple[str, ...] = ()
+    """Servers that are running already, one an engine; without them servers are launched."""
+    router: str | None = None
+    """URL of SGLang's own router in front of the engines: it is asked for responses, engines for everything else. It
+    places the responses of one group on any engine, so that `engine_drain` is not possible."""
+    python: Path | None = None
+    """Python of the environment in which servers are launched, where it is not reroll's own: SGLang pins its torch."""
+    api_key_env: str | None = None
+    """Environment variable that holds the key of the servers in `urls`. Launched ones get a new key."""
+    startup_timeout: float = Field(600.0, gt=0)
+    """Seconds until a launched server is ready, or one of `urls` answers."""
+    health_interval: float = Field(5.0, gt=0)
+    """Seconds between two questions whether a server is well."""
+    health_timeout: float = Field(20.0, gt=0)
+    """Seconds without an answer to them after which a server counts as lost."""
+    request_timeout: float | None = Field(None, gt=0)
+    """Seconds that one response may take; unset, as long as its server is well."""
+    engine_restarts: int = Field(3, ge=0)
+    """How often one engine may be started again in a run. Then the run goes on with the others, or ends where none is
+    left."""
+    recovery_timeout: float = Field(110.0, gt=0)
+    """Seconds that bringing a lost engine back may take, from its loss until it serves the current weights; what the
+    trainer or a publication takes meanwhile is not counted. Then the engine is given up."""
     publication_mode: Annotated[Selection, Hook("publication_modes")] = Selection(name="barrier")
     """When engines take new weights: `barrier` (nothing is in flight), `engine_drain` (one engine after another) or
     `refresh` (in the middle of responses)."""
@@ -29,3 +69,72 @@ class ServingSection(ConfigSection):
     in process groups; nothing is shared)."""
     publication_timeout: float = Field(300.0, gt=0)
     """Seconds that one publication may take."""
+    check_weight_update_equal: bool = False
+    """Compare after every publication, to the bit, what all engines serve, and with the trainer where the engine's
+    digest can be compared with its. A difference is a failed publication. Reads all weights of every engine."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _count_urls(cls, values: Any) -> Any:
+        if isinstance(values, dict) and isinstance(urls := values.get("urls"), list | tuple) and urls:
+            return {"num_engines": len(urls), **values}
+        return values
+
+    def problems(self, run: RunFile) -> Iterator[Problem]:
+        yield from self._url_problems()
+        if self.router is not None:
+            if not _is_url(self.router):
+                yield Problem("serving.router", f"{self.router!r} is no URL", 'give one as "http://127.0.0.1:30000"')
+            if self.publication_mode.name == "engine_drain":
+                yield Problem(
+                    "serving.publication_mode",
+                    '"engine_drain" needs every group on one engine, and serving.router places responses itself',
+                    'choose "barrier" or "refresh", or leave serving.router out',
+                )
+        yield from self._idle_problems(run)
+
+    def validate_files(self, run: RunFile, thorough: bool) -> Iterator[Problem]:
+        if self.python is not None and not os.access(self.python.expanduser(), os.X_OK):
+            yield Problem(
+                "serving.python", f"{str(self.python)!r} is no program", "give the path of an environment's bin/python"
+            )
+
+    def _url_problems(self) -> Iterator[Problem]:
+        for index, url in enumerate(self.urls):
+            if not _is_url(url):
+                yield Problem(f"serving.urls[{index}]", f"{url!r} is no URL", 'give one as "http://127.0.0.1:30000"')
+            elif url in self.urls[:index]:
+                yield Problem(f"serving.urls[{index}]", f"{url!r} is given twice", "every server is one engine")
+        if self.urls and self.num_engines != len(self.urls):
+            yield Problem(
+                "serving.num_engines",
+                f"{self.num_engines} is not the number of serving.urls, which is {len(self.urls)}",
+                "leave it out",
+            )
+        if self.urls and self.python is not None:
+            yield Problem("serving.python", "does nothing: with serving.urls no server is launched", "leave it out")
+        if self.api_key_env is not None and not self.urls:
+            yield Problem(
+                "serving.api_key_env", "does nothing: a launched server gets a key of its own", "leave it out"
+            )
+
+    def _idle_problems(self, run: RunFile) -> Iterator[Problem]:
+        """Keys that the chosen engine does not read."""
+        name = self.engine.name
+        engine = cast(type[Engine], run.component("engines", name))
+        idle = dict.fromkeys(OF_SERVERS, "is embedded, not a server") if name == "local" else {}
+        if not engine.recoverable:
+            idle |= dict.fromkeys(OF_RECOVERY, "cannot be started again: its end is the run's")
+        for key, reason in idle.items():
+            value = getattr(self, key)
+            if value != type(self).model_fields[key].default and not (key == "api_key_env" and not self.urls):
+                shown = list(value) if isinstance(value, tuple) else str(value) if isinstance(value, Path) else value
+                yield Problem(
+                    f"serving.{key}",
+                    f"{shown!r} does nothing: the engine {name!r} {reason}",
+                    'leave it out, or choose an engine that is a server: serving.engine = "sglang"',
+                )
+
+
+def _is_url(text: str) -> bool:
+    return text.startswith(("http://", "https://")) and len(text.split("//", 1)[1].strip("/")) > 0

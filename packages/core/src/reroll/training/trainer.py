@@ -102,9 +102,15 @@ class Trainer:
     async def leave_group(self, name: str) -> None:
         await self.workers[0].call("leave_group", name)
 
+    async def completed_steps(self) -> int:
+        """Asks rank 0, which answers once the calls made before have ended. `version` is left to `train`, which may
+        be about to count the same steps."""
+        return int(await self.workers[0].call("version"))
+
     async def refresh_version(self) -> int:
-        """Asks rank 0: a step that was under way when the run was stopped has been completed meanwhile."""
-        self.version = int(await self.workers[0].call("version"))
+        """Once nothing trains any more: a step that was under way when the run was stopped has been completed
+        meanwhile."""
+        self.version = await self.completed_steps()
         return self.version
 
     async def export_hf(self, directory: Path, chat_template: str | None = None) -> None:

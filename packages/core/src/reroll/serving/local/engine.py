@@ -58,6 +58,7 @@ class LocalEngine(Engine):
 
     name: ClassVar[str] = "local"
     Config = LocalEngineConfig
+    digest_like_trainer = True
 
     def __init__(self, config: LocalEngineConfig | None, worker: Worker) -> None:
         super().__init__(config)
