@@ -169,6 +169,8 @@ async def open_session(
         )
         if start.resumed is not None:
             await _go_on(session, start.resumed)
+        elif not all(engine.holds_start for engine in engines):
+            await publisher.publish(trainer.version)
         yield session
     finally:
         await uninterrupted(parts.aclose())
@@ -312,7 +314,7 @@ async def _start_engine(
     name = f"engine-{number}"
     engine: Engine = await cls.start(
         cls.Config(**selection.options),
-        EngineContext(name, files.directory, 0, placement, output / "logs" / f"{name}.log"),
+        EngineContext(name, files.directory, 0, placement, output / "logs" / f"{name}.log", number, run),
     )
     return engine
 

@@ -32,6 +32,8 @@ BUSY_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0)
 """Waits before a request is made again that a server with a full queue refused; the last one repeats."""
 SPARE_FILES = 256
 """Open files beside connections."""
+KEEP_SECONDS = 2.0
+"""An unused connection is kept for less than the 5 s after which SGLang's server closes one."""
 DISCONNECTED = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, ConnectionError)
 
 
@@ -62,14 +64,15 @@ class SGLangClient:
         # Without a limit in time: the longest response may take an hour, and health is watched beside it.
         waits = aiohttp.ClientTimeout(total=None, sock_connect=30.0)
         self._requests = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=connections, keepalive_timeout=30.0),
+            connector=aiohttp.TCPConnector(limit=connections, keepalive_timeout=KEEP_SECONDS),
             headers=headers | {"Content-Type": "application/json"},
             timeout=waits,
             auto_decompress=False,
         )
-        # Control never waits behind responses.
+        # Control never waits behind responses. Each call has a connection of its own: one that is kept may have been
+        # closed by the server, and not everything that is asked here can be asked twice.
         self._control = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=16, keepalive_timeout=4.0), headers=headers, timeout=waits
+            connector=aiohttp.TCPConnector(limit=16, force_close=True), headers=headers, timeout=waits
         )
         self._timeout = request_timeout
 

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from reroll.serving.sglang.weights import WeightUpdate
 
 
+DOUBT_SECONDS = 0.05
+
+
 class SGLangEngineConfig(Config):
     """Options of an SGLang engine on the controller's side; those of the server stand in `[sglang]`."""
 
@@ -42,8 +45,9 @@ class SGLangEngine(Engine):
     """One server, launched or attached to.
 
     It holds one set of weights, so that new ones are loaded in `commit_weights`, with generation paused. After a load
-    that failed, the server holds neither the old weights nor the new: until another load has succeeded, requests end
-    at once as aborted and `weight_version` raises.
+    that failed, the server holds neither the old weights nor the new: until another load has succeeded, nothing runs on
+    it and `weight_version` raises. What ran is aborted; what still comes waits, and is aborted by `resume` or the next
+    staging, before which somebody may wait for the engine to be idle.
     """
 
     name: ClassVar[str] = "sglang"
@@ -55,9 +59,11 @@ class SGLangEngine(Engine):
         super().__init__(config)
         self.server = server
         self.weight_ranks, self.weight_device = server.settings.ranks, server.settings.device
+        self.address = f"sglang:{server.name}"
         self.limits: Limits
         self._staged: WeightUpdate | None = None
         self._sound = False
+        self._turned_away = 0
         self._paused = False
 
     @classmethod
@@ -83,9 +89,10 @@ class SGLangEngine(Engine):
     async def _begin(self) -> None:
         """From a server that starts to one that is ready, with nothing left of what it did for others."""
         await self.server.start()
+        self.address = f"sglang:{self.server.name} at {self.server.url}"
         self.limits = await self.server.limits()
         self._staged, self._paused = None, False
-        self._sound = not self.server.weights_unknown
+        self._sound = self.holds_start = not self.server.weights_unknown
         if self.server.weights_unknown:
             await self._reset()
 
@@ -99,24 +106,15 @@ class SGLangEngine(Engine):
     def client(self) -> SGLangClient:
         return self.server.client
 
-    @property
-    def address(self) -> str:  # type: ignore[override]
-        return f"sglang:{self.server.name} at {self.server.url}"
-
-    @property
-    def holds_start(self) -> bool:
-        """Whether it serves the weights that it was started with."""
-        return self._sound
-
     async def generate(self, request: GenerationRequest) -> Completion:
         from reroll.serving.limits import check
 
         check(request, self.limits)  # an id that the model does not have ends the server (0.5.23)
-        if not self._sound:
-            return Completion(request.request_id, [], [], [], "abort", request.sampling.seed)
         from asyncio import CancelledError
 
         try:
+            if not await self._becomes_sound():
+                return Completion(request.request_id, [], [], [], "abort", request.sampling.seed)
             return await self.client.generate(request)
         except EngineUnavailable as error:
             self.server.note_loss(error)
@@ -124,6 +122,17 @@ class SGLangEngine(Engine):
         except CancelledError:
             self._forget(request.request_id)
             raise
+
+    async def _becomes_sound(self) -> bool:
+        """Whether the request may be sent, once that is clear."""
+        from asyncio import sleep
+
+        before = self._turned_away
+        while not self._sound and self._turned_away == before:
+            if self.server.is_lost:
+                raise await self.server.lost()
+            await sleep(DOUBT_SECONDS)
+        return self._sound
 
     def _forget(self, request_id: str) -> None:
         """Nobody waits for it any more. The closed connection tells the server as well, some seconds later."""
@@ -137,6 +146,7 @@ class SGLangEngine(Engine):
     async def resume(self) -> None:
         """Goes on, unless a load has failed: then nothing may run, and what waits is ended."""
         if not self._sound:
+            self._turned_away += 1
             await self.client.abort(None)
             return
         if self._paused:
@@ -176,13 +186,13 @@ class SGLangEngine(Engine):
         from reroll.serving.sglang.weights import DiskUpdate
 
         earlier = self._staged.buckets if isinstance(self._staged, DiskUpdate) else []
-        self._staged = DiskUpdate([*earlier, *buckets])
+        self._staged, self._turned_away = DiskUpdate([*earlier, *buckets]), self._turned_away + 1
 
     async def stage_stream(self, stream: WeightStream) -> None:
         """Notes the stream; it is received in `commit_weights`."""
         from reroll.serving.sglang.weights import StreamUpdate
 
-        self._staged = StreamUpdate(stream)
+        self._staged, self._turned_away = StreamUpdate(stream), self._turned_away + 1
 
     async def commit_weights(self, version: int, recompute: bool = False) -> CommitCost:
         """Pauses, loads what was staged, and goes on. Requests in flight keep their tokens; their caches are computed

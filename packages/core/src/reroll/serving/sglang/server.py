@@ -59,7 +59,7 @@ class ServerSettings:
 
 def settings_of(context: EngineContext, connections: int) -> ServerSettings:
     """What `[serving]` and `[sglang]` say for the engine of this context."""
-    serving = context.run.get(ServingSection) if context.run else ServingSection()
+    serving = context.run.get(ServingSection) if context.run else ServingSection.model_validate({})
     options = context.run.get(SGLangSection) if context.run else SGLangSection()
     given = options.by_name()
     on_cpu = given.get("device") == "cpu"
@@ -129,6 +129,10 @@ class Server(ABC):
 
     async def lost(self) -> EngineUnavailable:
         return await asyncio.shield(self._lost)
+
+    @property
+    def is_lost(self) -> bool:
+        return self._lost.done()
 
     def note_loss(self, error: EngineUnavailable) -> None:
         if not self._lost.done():
