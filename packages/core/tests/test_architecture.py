@@ -29,6 +29,7 @@ WORKER_MODULES = {
     "models/digest.py",
     "models/gguf.py",
     "models/load.py",
+    "models/process_groups.py",
     "models/sharded.py",
     "training/attention.py",
     "training/batching.py",

@@ -98,6 +98,7 @@ class WeightGroup:
         host, port: where the ranks meet; the trainer, rank 0, listens there.
         world_size: the engine's ranks, which are 1 and up, and the trainer.
         backend: as torch.distributed names it.
+        timeout: seconds that joining, and every broadcast, may take.
     """
 
     name: str
@@ -105,6 +106,7 @@ class WeightGroup:
     port: int
     world_size: int
     backend: Literal["gloo", "nccl"]
+    timeout: float = 300.0
 
 
 class WeightStream(Protocol):
@@ -175,6 +177,8 @@ class Engine(Component):
     """Names the engine in logs and in routing; may change when it is started again."""
     weight_ranks: int = 1
     """Processes that each receive weights: its tensor-parallel ranks."""
+    weight_device: Literal["cpu", "cuda"] = "cpu"
+    """Where they receive them: only between devices a process group can be NCCL's."""
 
     @classmethod
     @abstractmethod

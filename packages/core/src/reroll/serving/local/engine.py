@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -15,7 +15,10 @@ from reroll.api import (
     EngineContext,
     EngineError,
     GenerationRequest,
+    TensorSpec,
     WeightBucket,
+    WeightGroup,
+    WeightStream,
     Worker,
     WorkerSpec,
 )
@@ -140,6 +143,24 @@ class LocalEngine(Engine):
 
     async def stage_weights(self, buckets: list[WeightBucket]) -> None:
         await self.worker.call("stage_weights", buckets)
+
+    async def join_weight_group(self, group: WeightGroup) -> None:
+        await self.worker.call("join_group", group)
+
+    async def leave_weight_group(self, name: str) -> None:
+        await self.worker.call("leave_group", name)
+
+    async def receive_bucket(self, name: str, bucket: Sequence[TensorSpec], flattened: bool) -> None:
+        """Stages what the trainer broadcasts into the group meanwhile."""
+        await self.worker.call("receive_bucket", name, bucket, flattened)
+
+    async def stage_stream(self, stream: WeightStream) -> None:
+        from reroll.workers.together import together
+
+        for number, bucket in enumerate(stream.buckets):
+            await together(
+                [self.receive_bucket(stream.group.name, bucket, stream.flattened), stream.send(number)],
+            )
 
     async def commit_weights(self, version: int, recompute: bool = False) -> CommitCost:
         cost: CommitCost = await self.worker.call("commit_weights", version, recompute)

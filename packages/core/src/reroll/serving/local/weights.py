@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from safetensors import safe_open
 
-from reroll.api import EngineError, WeightBucket
+from reroll.api import EngineError, RerollError, TensorSpec, WeightBucket
 from reroll.models.digest import state_digest
+from reroll.models.process_groups import Member, dtype_of, kind, receive
 
 NAMED = 8
 """Names that an error lists before it counts the rest."""
@@ -40,34 +43,41 @@ class StagedWeights:
             EngineError: a file cannot be read, or a tensor's name, type or shape is not the model's.
                 Everything staged so far is dropped.
         """
-        try:
+        with self._all_or_nothing():
             for bucket in buckets:
-                self._read(bucket)
-        except BaseException:
+                tensors = _read(bucket)
+                for name, tensor in tensors.items():
+                    self._check(f"bucket {bucket.path}", name, tensor.dtype, tensor.shape)
+                self._take(tensors)
+
+    def receive(self, member: Member, bucket: Sequence[TensorSpec], flattened: bool) -> None:
+        """Takes the bucket's tensors from a process group; the same holds as for `stage`. What does not fit is refused
+        before it is received."""
+        with self._all_or_nothing():
+            for spec in bucket:
+                self._check(f"process group {member.group.name!r}", spec.name, dtype_of(spec), torch.Size(spec.shape))
+            self._take(receive(member, bucket, flattened))
+
+    @contextmanager
+    def _all_or_nothing(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException as error:
             self.staged.clear()
             self._unequal.clear()
+            if isinstance(error, RerollError) and not isinstance(error, EngineError):
+                raise EngineError(str(error)) from error
             raise
 
-    def _read(self, bucket: WeightBucket) -> None:
-        try:
-            with safe_open(bucket.path, framework="pt") as file:
-                absent = sorted(set(bucket.names) - set(file.keys()))
-                if absent:
-                    raise EngineError(f"bucket {bucket.path} lacks {_listed(absent)}, which it was to hold")
-                # Copied: the file may be written again as soon as this returns, and reading maps it.
-                tensors = {name: file.get_tensor(name).clone() for name in bucket.names}
-        except EngineError:
-            raise
-        except Exception as error:
-            raise EngineError(f"bucket {bucket.path} cannot be read: {error}") from error
-        for name, tensor in tensors.items():
-            if name not in self._served:
-                raise EngineError(f"bucket {bucket.path} holds {name!r}, which the served model does not have")
-            wanted = self._served[name]
-            if tensor.dtype != wanted.dtype or tensor.shape != wanted.shape:
-                raise EngineError(
-                    f"bucket {bucket.path} holds {name!r} as {_kind(tensor)}, but the served model has {_kind(wanted)}"
-                )
+    def _check(self, source: str, name: str, dtype: torch.dtype, shape: torch.Size) -> None:
+        if name not in self._served:
+            raise EngineError(f"{source} holds {name!r}, which the served model does not have")
+        wanted = self._served[name]
+        if dtype != wanted.dtype or shape != wanted.shape:
+            has = f"{kind(wanted.dtype)} {list(wanted.shape)}"
+            raise EngineError(f"{source} holds {name!r} as {kind(dtype)} {list(shape)}, but the served model has {has}")
+
+    def _take(self, tensors: dict[str, Any]) -> None:
         self.staged.update(tensors)
         for aliases in {self._tied[name][0]: self._tied[name] for name in tensors if name in self._tied}.values():
             self._compare(aliases)
@@ -108,10 +118,20 @@ class StagedWeights:
         return state_digest(self.model.state_dict().items())
 
 
+def _read(bucket: WeightBucket) -> dict[str, Any]:
+    try:
+        with safe_open(bucket.path, framework="pt") as file:
+            absent = sorted(set(bucket.names) - set(file.keys()))
+            if absent:
+                raise EngineError(f"bucket {bucket.path} lacks {_listed(absent)}, which it was to hold")
+            # Copied: the file may be written again as soon as this returns, and reading maps it.
+            return {name: file.get_tensor(name).clone() for name in bucket.names}
+    except EngineError:
+        raise
+    except Exception as error:
+        raise EngineError(f"bucket {bucket.path} cannot be read: {error}") from error
+
+
 def _listed(names: list[str]) -> str:
     rest = len(names) - NAMED
     return ", ".join(names[:NAMED]) + (f" and {rest} more" if rest > 0 else "")
-
-
-def _kind(tensor: Any) -> str:
-    return f"{str(tensor.dtype).removeprefix('torch.')} {list(tensor.shape)}"

@@ -1,0 +1,26 @@
+"""The network interface behind an address."""
+
+import socket
+
+import psutil
+import pytest
+
+from reroll.api import RerollError
+from reroll.workers.host import HOST, LOOPBACK, interface_of, own_host
+
+
+def test_every_address_of_this_machine_has_its_interface():
+    for name, addresses in psutil.net_if_addrs().items():
+        for found in addresses:
+            if found.family == socket.AF_INET:
+                assert interface_of(found.address) == name
+
+
+def test_without_a_placements_word_it_is_loopback(monkeypatch):
+    monkeypatch.delenv(HOST, raising=False)
+    assert interface_of(own_host()) == interface_of("localhost") == interface_of(LOOPBACK)
+
+
+def test_another_machines_address_is_an_error_that_says_which_ones_there_are():
+    with pytest.raises(RerollError, match="REROLL_HOST is '192.0.2.1', which is no address of this machine.*lo"):
+        interface_of("192.0.2.1")
