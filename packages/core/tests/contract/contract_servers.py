@@ -26,7 +26,7 @@ PYTHON = "REROLL_SGLANG_PYTHON"
 REQUIRE = "REROLL_REQUIRE_SGLANG"
 HEALTH_SECONDS = 3
 """What both servers wait for a token in `/health_generate`, instead of 20 seconds."""
-START_SECONDS = 180
+START_SECONDS = 240
 PROMPT = [305, 72, 101, 108, 108, 111]
 LONG = 900
 """Tokens of a response that is still running while the test acts."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import signal
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -40,6 +41,19 @@ def application(served: Served, key: str) -> web.Application:
     return app
 
 
+def quiet_logger() -> logging.Logger:
+    """For what handlers did wrong. Nothing is logged of a request, whose headers hold the key: of one that is no HTTP,
+    aiohttp would show the line."""
+    from aiohttp.http_exceptions import HttpProcessingError
+
+    def tells_no_request(record: logging.LogRecord) -> bool:
+        return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
+
+    logger = logging.getLogger(__name__)
+    logger.filters = [tells_no_request]
+    return logger
+
+
 class Stop:
     """Why a server ends: a signal, or the death of its worker."""
 
@@ -65,9 +79,13 @@ async def serve(served: Served, key: str, host: str, port: int, stop: Stop, tell
     """
     from aiohttp import web
 
-    # Nothing is logged of a request: its headers hold the key. A client that leaves ends its request.
+    # A client that leaves ends its request.
     runner = web.AppRunner(
-        application(served, key), access_log=None, handler_cancellation=True, shutdown_timeout=GOODBYE_SECONDS
+        application(served, key),
+        access_log=None,
+        logger=quiet_logger(),
+        handler_cancellation=True,
+        shutdown_timeout=GOODBYE_SECONDS,
     )
     await runner.setup()
     try:

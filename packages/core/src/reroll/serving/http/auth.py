@@ -23,7 +23,7 @@ def allowed(path: str, authorization: str | None, key: str) -> bool:
         return True
     scheme, _, given = (authorization or "").partition(" ")
     # Compared in constant time: how long a refusal takes must not tell how much of the key was right.
-    return scheme.lower() == "bearer" and hmac.compare_digest(given.encode(), key.encode())
+    return scheme.lower() == "bearer" and hmac.compare_digest(given.encode(errors="surrogateescape"), key.encode())
 
 
 def key_from_environment() -> str | None:
