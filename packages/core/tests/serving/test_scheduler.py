@@ -218,6 +218,28 @@ def test_pause_abort_ends_all_and_holds_the_next(start, lab):
         worker.pause("soft")
 
 
+def test_another_number_for_the_same_weights_begins_a_span_and_changes_no_token(start, lab):
+    requests = [lab.request(name, lab.prompt(4), max_new_tokens=120, seed=ord(name)) for name in "ab"]
+    expected = lab.run(start(max_running_requests=1), requests)
+    worker = start(max_running_requests=1)
+    worker.submit(requests)
+    futures = [worker.result(given.request_id) for given in requests]
+    wait_for(lambda: tokens_of(worker) > 20)
+    so_far = worker.outputs(["a", "b", "c"]).result(10)
+    worker.count_as(5).result(10)
+    assert worker.weight_version() == 5
+    first, second = (future.result(60) for future in futures)
+    assert [(done.output_ids, done.logprobs) for done in (first, second)] == [
+        (wanted.output_ids, wanted.logprobs) for wanted in expected
+    ]
+    assert [span.version for span in first.weight_versions] == [0, 5]
+    assert second.weight_versions == [VersionSpan(5, 0, 120)]
+    # A request that waits has nothing yet; one that nobody has given, or that has ended, is left out.
+    assert so_far["b"] == [] and set(so_far) == {"a", "b"}
+    assert len(so_far["a"]) > 20 and first.output_ids[: len(so_far["a"])] == so_far["a"]
+    assert worker.outputs(["a"]).result(10) == {}
+
+
 def test_a_failing_forward_fails_all_and_is_told(start, lab):
     worker = start(max_running_requests=1)
     worker.submit([lab.request(name, lab.prompt(3), max_new_tokens=250) for name in "ab"])

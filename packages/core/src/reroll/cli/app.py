@@ -12,7 +12,7 @@ from reroll.api import PluginError, RerollError, RunFileError
 
 def build() -> typer.Typer:
     """The whole command line."""
-    from reroll.cli import export, new_plugin, plan, plugins, score, train, validate
+    from reroll.cli import export, new_plugin, plan, plugins, score, serve, train, validate
     from reroll.plugins import installed_plugins
 
     app = typer.Typer(
@@ -28,6 +28,7 @@ def build() -> typer.Typer:
     app.command("train")(train.train)
     app.command("export")(export.export)
     app.command("score")(score.score)
+    app.command("serve")(serve.serve)
     app.command("plugins")(plugins.plugins)
     app.command("new-plugin")(new_plugin.new_plugin)
     manager = installed_plugins()

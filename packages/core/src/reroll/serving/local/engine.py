@@ -171,6 +171,15 @@ class LocalEngine(Engine):
         version: int = await self.worker.call("weight_version")
         return version
 
+    async def count_as(self, version: int) -> None:
+        """Gives the served weights another version number: requests in flight get a span of it."""
+        await self.worker.call("count_as", version)
+
+    async def outputs(self, request_ids: list[str]) -> dict[str, list[int]]:
+        """What requests in flight have generated so far; those that have ended are left out."""
+        outputs: dict[str, list[int]] = await self.worker.call("outputs", request_ids)
+        return outputs
+
     async def weights_digest(self) -> str:
         digest: str = await self.worker.call("weights_digest")
         return digest

@@ -157,18 +157,29 @@ class Scheduler:
         """
         began = time.perf_counter()
         swap()
-        self.version = version
         if recompute:
+            self.version = version
             self._retract()
         else:
-            for active, count in zip(self.batch.requests, self.batch.column("count").tolist(), strict=True):
-                active.starts.append((version, count))
+            self.count_as(version)
         swapped = time.perf_counter()
         if not recompute or self.paused:
             return CommitCost(swapped - began)
         while self.waiting and self.waiting[0].retracted:
             self._step()
         return CommitCost(swapped - began, time.perf_counter() - swapped)
+
+    def count_as(self, version: int) -> None:
+        """Counts further tokens as `version`'s."""
+        self.version = version
+        for active, count in zip(self.batch.requests, self.batch.column("count").tolist(), strict=True):
+            active.starts.append((version, count))
+
+    def outputs(self, request_ids: list[str]) -> dict[str, list[int]]:
+        """What the requests among these that have not ended have generated so far."""
+        found = {active.request.request_id: active.output_ids.tolist() for active in self.waiting}
+        found |= {active.request.request_id: self.batch.output(row) for row, active in enumerate(self.batch.requests)}
+        return {name: found[name] for name in request_ids if name in found}
 
     def _retract(self) -> None:
         """Running requests go back to the head of the queue; their caches are computed again as they join."""

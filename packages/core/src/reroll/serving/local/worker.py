@@ -175,13 +175,22 @@ class EngineWorker:
         """Without waiting for a step: what was committed before has been answered before."""
         return self.scheduler.version
 
+    def count_as(self, version: int) -> Future[None]:
+        """Gives the served weights another version number; further tokens are counted as its."""
+        return self.scheduler.do(lambda: self.scheduler.count_as(version))
+
+    def outputs(self, request_ids: list[str]) -> Future[dict[str, list[int]]]:
+        """Request id → token ids so far, of those that have not ended."""
+        return self.scheduler.do(lambda: self.scheduler.outputs(request_ids))
+
     def weights_digest(self) -> Future[str]:
         return self.scheduler.do(self.weights.digest)
 
     def health(self) -> dict[str, Any]:
         """Load and totals; EngineError once the engine cannot serve.
 
-        Now: `running`, `queued` requests, `paused`, `weight_version`. `recorded`: whether decode steps replay a
+        Now: `running`, `queued` requests, `paused`, `weight_version`. `context_len`: most tokens of a request.
+        `recorded`: whether decode steps replay a
         recording of the forward, which is about twice as fast for a small model. Since the start:
         `generated_tokens`, `prefill_tokens`, `steps`, `busy_seconds`, `recompute_seconds`, and `mean_batch`, the
         running requests of a step on average.
@@ -194,6 +203,7 @@ class EngineWorker:
             "queued": len(scheduler.waiting),
             "paused": scheduler.paused,
             "weight_version": scheduler.version,
+            "context_len": self.runner.context_len,
             "recorded": self.runner.graph is not None,
             "generated_tokens": counters.tokens,
             "prefill_tokens": counters.prefill_tokens,

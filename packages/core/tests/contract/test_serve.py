@@ -1,0 +1,248 @@
+"""`reroll serve` itself: who may ask, where it listens, what it tells, how it ends. And what only it refuses."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import stat
+import subprocess
+import sys
+import threading
+import urllib.parse
+from pathlib import Path
+
+import psutil
+import pytest
+from contract_servers import LONG, PROMPT, start_reroll
+
+from reroll.api import RerollError
+from reroll.serving.http import app, auth
+
+STOP_SECONDS = 30
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory):
+    """A server of this file alone, whose key stands in a file that it wrote."""
+    folder = tmp_path_factory.mktemp("own")
+    server = start_reroll(folder, "--key-file", str(folder / "keys" / "mine"))
+    yield server
+    server.stop()
+
+
+def family(server):
+    process = psutil.Process(server.process.pid)
+    return [process, *process.children(recursive=True)]
+
+
+def raw(server, text):
+    """The first line of the answer to bytes as they are."""
+    where = urllib.parse.urlsplit(server.url)
+    with socket.create_connection((where.hostname, where.port), timeout=30) as connection:
+        connection.sendall(text.encode("latin-1"))
+        return connection.recv(4096).decode().split("\r\n", 1)[0]
+
+
+def test_only_loopback_is_listened_on(own):
+    listening = [
+        connection.laddr
+        for process in family(own)
+        for connection in process.net_connections("inet")
+        if connection.status == psutil.CONN_LISTEN
+    ]
+    assert {address.ip for address in listening} == {"127.0.0.1"}
+    assert urllib.parse.urlsplit(own.url).port in {address.port for address in listening}
+
+
+def test_the_key_stands_in_its_file_alone(own):
+    line = re.search(r"the key is in (\S+)", own.log.read_text())
+    file = Path(line[1])
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert own.call("/generate", {"input_ids": [9999]})[0] == 400
+    assert own.call("/nothing")[0] == 404
+    # Not even an answer to what is no HTTP may repeat it.
+    assert " 400 " in raw(own, f"POST /generate HTTP/1.1\r\nHost: a\r\nAuthorization : Bearer {own.key}\r\n\r\n")
+    assert " 400 " in raw(own, f"GET /{own.key} \r\nAuthorization: Bearer {own.key}\r\n\r\n")
+    listed = subprocess.run(["ps", "auxww"], capture_output=True, text=True, check=True).stdout
+    assert own.key not in listed
+    assert own.key not in own.log.read_text()
+    for process in family(own):
+        assert own.key not in " ".join(process.cmdline())
+        assert own.key not in process.environ().values()
+
+
+def test_only_the_key_itself_opens(own):
+    for header in (
+        "",
+        own.key,
+        f"Basic {own.key}",
+        f"Bearer {own.key}x",
+        f"Bearer {own.key[:-1]}",
+        "Bearer ",
+        "Bearer \xff",
+    ):
+        line = raw(own, f"GET /ready HTTP/1.1\r\nHost: a\r\nAuthorization: {header}\r\nConnection: close\r\n\r\n")
+        assert " 401 " in line, header
+    assert " 200 " in raw(own, f"GET /ready HTTP/1.1\r\nHost: a\r\nAuthorization: bearer {own.key}\r\n\r\n")
+    assert own.call("/nothing", key=None)[0] == 401
+
+
+@pytest.mark.parametrize("field", ["stream", "return_routed_experts", "top_logprobs_num", "priority", "blub"])
+def test_what_generate_cannot_do_is_refused_by_name(own, field):
+    status, answer = own.call("/generate", {"input_ids": PROMPT, field: 1})
+    assert status == 400
+    assert field in answer["error"]["message"]
+
+
+@pytest.mark.parametrize("field", ["regex", "repetition_penalty", "min_new_tokens", "logit_bias"])
+def test_what_sampling_cannot_do_is_refused_by_name(own, field):
+    status, answer = own.call("/generate", {"input_ids": PROMPT, "sampling_params": {field: 2}})
+    assert status == 400
+    assert field in answer["error"]["message"]
+
+
+@pytest.mark.parametrize(("field", "value"), [("tools", [{}]), ("top_logprobs", 3), ("logit_bias", {"3": 1})])
+def test_what_a_chat_cannot_do_is_refused_by_name(own, field, value):
+    messages = [{"role": "user", "content": "a"}]
+    status, answer = own.call("/v1/chat/completions", {"messages": messages, field: value})
+    assert status == 400
+    assert field in answer["error"]["message"]
+
+
+def test_values_that_ask_for_nothing_are_taken(own):
+    body = {"input_ids": PROMPT, "stream": False, "priority": None, "top_logprobs_num": 0, "logprob_start_len": -1}
+    sampling = {"max_new_tokens": 2, "repetition_penalty": 1.0, "regex": None, "top_k": 1 << 30}
+    assert own.call("/generate", {**body, "sampling_params": sampling})[0] == 200
+    refused = own.call("/generate", {**body, "logprob_start_len": 0})
+    assert refused[0] == 400
+    assert "logprob_start_len" in refused[1]["error"]["message"]
+
+
+def test_content_in_parts_is_text(own):
+    parts = [{"type": "text", "text": "What is "}, {"type": "text", "text": "3+4?"}]
+    answers = [
+        own.post("/v1/chat/completions", {"messages": [{"role": "user", "content": content}], "temperature": 0})
+        for content in ("What is 3+4?", parts)
+    ]
+    assert answers[0]["choices"] == answers[1]["choices"]
+    image = [{"type": "image_url", "image_url": {"url": "http://127.0.0.1/a.png"}}]
+    status, answer = own.call("/v1/chat/completions", {"messages": [{"role": "user", "content": image}]})
+    assert status == 400
+    assert "image_url" in answer["error"]["message"]
+
+
+def test_a_folder_is_served_under_its_own_template(tiny_model, tmp_path):
+    server = start_reroll(tmp_path, "--max-running-requests", "3", model=str(tiny_model))
+    try:
+        assert server.get("/server_info")["max_running_requests"] == 3
+        body = {"messages": [{"role": "user", "content": "1+2"}], "max_tokens": 3, "seed": 1, "n": 2}
+        answer = server.post("/v1/chat/completions", body)
+        assert answer["model"] == str(tiny_model)
+        assert answer["usage"]["prompt_tokens"] == len("u 1+2\na ")
+        assert answer["choices"][0] == server.post("/v1/chat/completions", {**body, "n": 1})["choices"][0]
+        assert answer["choices"][0]["message"] != answer["choices"][1]["message"]
+    finally:
+        server.stop()
+
+
+def test_routes_that_are_not_built_say_so(own):
+    for path in ("/update_weights_from_tensor", "/release_memory_occupation", "/resume_memory_occupation"):
+        assert own.call(path, {})[0] == 501
+
+
+def test_a_client_that_leaves_ends_its_request(own):
+    where = urllib.parse.urlsplit(own.url)
+    body = f'{{"input_ids": [1], "rid": "left", "sampling_params": {{"max_new_tokens": {LONG}, "ignore_eos": true}}}}'
+    before = own.get("/server_info")["internal_states"][0]["generated_tokens"]
+    with socket.create_connection((where.hostname, where.port), timeout=30) as connection:
+        head = (
+            f"POST /generate HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {own.key}\r\nContent-Length: {len(body)}\r\n"
+        )
+        connection.sendall(f"{head}\r\n{body}".encode())
+        while own.call("/flush_cache?timeout=0", {})[0] == 200:
+            pass
+    own.post("/flush_cache?timeout=30")
+    generated = own.get("/server_info")["internal_states"][0]["generated_tokens"] - before
+    assert 0 < generated < LONG
+    assert own.generate(1, rid="left")["meta_info"]["completion_tokens"] == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_with_all_that_it_started(number, tmp_path):
+    server = start_reroll(tmp_path)
+    started = family(server)
+    key = Path(re.search(r"the key is in (\S+)", server.log.read_text())[1])
+    waiting = threading.Thread(target=lambda: _ignore(server))
+    waiting.start()
+    server.process.send_signal(number)
+    assert server.process.wait(STOP_SECONDS) == 0
+    _, alive = psutil.wait_procs(started, timeout=10)
+    assert alive == []
+    assert not key.exists()
+    assert "Traceback" not in server.log.read_text()
+    waiting.join(STOP_SECONDS)
+    server.stop()
+
+
+def _ignore(server):
+    try:
+        server.generate(LONG)
+    except Exception:
+        pass
+
+
+def test_an_engine_that_dies_ends_the_server_with_its_name(tmp_path):
+    server = start_reroll(tmp_path)
+    (worker,) = psutil.Process(server.process.pid).children()
+    worker.kill()
+    assert server.process.wait(STOP_SECONDS) == 1
+    assert "worker 'engine'" in server.log.read_text()
+    server.stop()
+
+
+def test_a_key_from_the_environment_leaves_it(monkeypatch):
+    monkeypatch.setenv(auth.KEY_VARIABLE, "a-key-of-mine")
+    assert auth.key_from_environment() == "a-key-of-mine"
+    assert auth.KEY_VARIABLE not in os.environ
+    assert auth.key_from_environment() is None
+
+
+@pytest.mark.parametrize("key", ["short", "with a space", "line\nbreaks", "ümlaute-sind-keine"])
+def test_a_key_that_no_header_can_carry_is_refused_without_being_shown(key, monkeypatch):
+    monkeypatch.setenv(auth.KEY_VARIABLE, key)
+    with pytest.raises(RerollError, match=auth.KEY_VARIABLE) as caught:
+        auth.key_from_environment()
+    assert key not in str(caught.value)
+
+
+def test_a_key_file_that_others_can_read_is_refused(tmp_path):
+    file = tmp_path / "key"
+    key = auth.write_key(file)
+    assert auth.read_key(file) == key
+    file.chmod(0o640)
+    with pytest.raises(RerollError, match="chmod 600"):
+        auth.read_key(file)
+    with pytest.raises(FileExistsError):
+        auth.write_key(file)
+
+
+def test_a_missing_extra_is_told_with_its_command(monkeypatch):
+    monkeypatch.setattr(app, "find_spec", lambda name: None if name == "aiohttp" else object())
+    with pytest.raises(RerollError, match=r"aiohttp: pip install 'reroll\[serve\]'"):
+        app.require_serve_extra()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["builtin:nothing"], "builtin:tiny-math"),
+        (["builtin:tiny-math", "--max-context-len", "99999"], "1024"),
+    ],
+)
+def test_what_cannot_be_served_is_an_error_without_a_traceback(arguments, words):
+    done = subprocess.run([sys.executable, "-m", "reroll", "serve", *arguments], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert words in done.stderr
+    assert "Traceback" not in done.stderr
