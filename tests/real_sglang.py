@@ -21,6 +21,7 @@ ON_CPU = (
     "--max-total-tokens",
     "65536",
 )
+KEY = "a-key-that-only-tests-use"
 START_SECONDS = 240
 
 
@@ -60,10 +61,9 @@ def launch(count, folder, *options):
         log = folder / f"sglang-{number}.log"
         log.touch()
         launcher = ServerLauncher(python(), log)
-        key = f"key-of-server-{number}-in-tests"
         arguments = ["--model-path", str(MODEL), "--weight-version", "0", *ON_CPU, *options]
-        host, port = launcher.launch(arguments, {"SGLANG_USE_CPU_ENGINE": "1"}, key)
-        servers.append(RealServer(f"http://{host}:{port}", key, log, launcher))
+        host, port = launcher.launch(arguments, {"SGLANG_USE_CPU_ENGINE": "1"}, KEY)
+        servers.append(RealServer(f"http://{host}:{port}", KEY, log, launcher))
     deadline = time.monotonic() + START_SECONDS
     for server in servers:
         while not server.is_ready():

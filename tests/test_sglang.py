@@ -1,0 +1,175 @@
+"""Whole runs on real SGLang servers."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+import psutil
+import pytest
+import tomli_w
+from driving import run_and_watch, session_of
+from real_sglang import KEY, MODEL, python
+from safetensors.torch import load_file, save_file
+from test_async import check_bounds, saved, versions
+
+from reroll.api import WeightBucket
+from reroll.publication.distributed import DistributedTransport, DistributedTransportConfig
+from reroll.publication.transports import DiskTransport, FileTransportConfig
+
+pytestmark = [pytest.mark.sglang, pytest.mark.timeout(580)]
+
+CONFIG = Path(__file__).parents[1] / "configs" / "sglang-cpu.toml"
+MODES = {"barrier": True, "engine_drain": True, "refresh": False}
+"""Mode → whether its groups are of one version."""
+
+
+def attached_run(run_file, servers, monkeypatch, **changes):
+    """The run file of `configs`, on servers that run already."""
+    monkeypatch.setenv("REROLL_TEST_KEY", KEY)
+    table = tomllib.loads(CONFIG.read_text())
+    del table["sglang"], table["serving"]["python"], table["serving"]["num_engines"]
+    table["serving"] |= {"urls": [server.url for server in servers], "api_key_env": "REROLL_TEST_KEY"}
+    for section, values in changes.items():
+        table[section] |= values
+    return run_file(tomli_w.dumps(table))
+
+
+def gaps(output):
+    """By step, how far the log-probabilities of trainer and engine were apart, on average over tokens."""
+    lines = [json.loads(line) for line in (output / "metrics.jsonl").read_text().splitlines()]
+    return [line["train/train_rollout_logprob_abs_diff"] for line in lines if "train/loss" in line]
+
+
+@pytest.mark.parametrize("transport", ["distributed", "disk"])
+@pytest.mark.parametrize(
+    "mode", [pytest.param(mode, marks=[] if mode == "refresh" else pytest.mark.slow) for mode in MODES]
+)
+def test_an_asynchronous_run_loses_nothing_and_mixes_versions_under_refresh_alone(
+    run_file, tmp_path, monkeypatch, sglang_servers, mode, transport
+):
+    serving = {"publication_mode": mode, "transport": transport, "check_weight_update_equal": True}
+    run = attached_run(run_file, sglang_servers, monkeypatch, serving=serving, rollout={"group_filters": []})
+    output = tmp_path / "out"
+    seen = run_and_watch(run, output)
+    assert seen.summary.steps == 20
+    check_bounds(output, seen, bound=1, homogeneous=MODES[mode], siblings=8)
+    mixed = sum(len(versions(record)) > 1 for records in saved(output) for record in records)
+    assert bool(mixed) is not MODES[mode]
+    assert seen.summary.ledger["failed"] == 0
+    assert seen.summary.engine_restarts == 0
+    digests = list(zip(seen.engine_weights[::2], seen.engine_weights[1::2], strict=True))
+    assert all(one == other for one, other in digests)
+    assert len(set(digests)) == len(digests)
+    print(f"{mode}, {transport}: mixed responses {mixed}, gaps {gaps(output)}")
+
+
+def test_every_transport_brings_the_same_weights(run_file, tmp_path, monkeypatch, sglang_servers):
+    """To the bit: what a server holds after a broadcast is what it holds after it has read files. In between it gets
+    other weights, so that nothing is left of the time before."""
+    transports = [
+        DistributedTransport(
+            DistributedTransportConfig(weight_sync_mode="flattened", update_weight_buffer_size=200_000)
+        ),
+        DistributedTransport(DistributedTransportConfig(weight_sync_mode="per_tensor")),
+        DiskTransport(FileTransportConfig(update_weight_buffer_size=200_000)),
+    ]
+    other = tmp_path / "other"
+    other.mkdir()
+    tensors = load_file(MODEL / "model.safetensors")
+    save_file({name: tensor * 1.5 for name, tensor in tensors.items()}, other / "model.safetensors")
+    buckets = [WeightBucket(str(other / "model.safetensors"), tuple(tensors), 1)]
+
+    async def body():
+        digests = []
+        async with session_of(attached_run(run_file, sglang_servers, monkeypatch), tmp_path / "out") as session:
+            publisher = session.publisher
+            for version, transport in enumerate(transports, 1):
+                for engine in session.engines:
+                    await engine.stage_weights(buckets)
+                    await engine.commit_weights(99)
+                    digests.append(await engine.weights_digest())
+                kept, publisher.transport = publisher.transport, transport
+                await publisher.publish(version)
+                await transport.close()
+                publisher.transport = kept
+                digests += [await engine.weights_digest() for engine in session.engines]
+                assert [await engine.weight_version() for engine in session.engines] == [version] * 2
+        return digests
+
+    found = asyncio.run(body())
+    assert len(set(found[0:2] + found[4:6] + found[8:10])) == 1
+    assert len(set(found[2:4] + found[6:8] + found[10:12])) == 1
+    assert found[0] != found[2]
+
+
+def test_in_float32_trainer_and_server_agree(run_file, tmp_path, monkeypatch, sglang_servers):
+    """What remains is the order of additions; a wrong cache, or weights of another version, would show."""
+    rollout = {"num_rollout": 4, "group_filters": []}
+    run = attached_run(run_file, sglang_servers, monkeypatch, rollout=rollout)
+    run_and_watch(run, tmp_path / "out", "async.fully_async=false", "async.max_weight_staleness=0")
+    assert max(gaps(tmp_path / "out")) < 1e-4
+
+
+@pytest.mark.slow
+def test_a_server_that_is_killed_comes_back_or_ends_the_run_and_no_prompt_is_lost(run_file, tmp_path):
+    """Launched by the run, so that it starts another one."""
+    table = tomllib.loads(CONFIG.read_text())
+    table["serving"]["python"] = python()
+    table["rollout"] |= {"num_rollout": 1000, "group_filters": []}
+    output = tmp_path / "out"
+    run = run_file(tomli_w.dumps(table))
+    command = [sys.executable, "-m", "reroll", "train", str(run), "--set", f"output.dir={str(output)!r}"]
+    with (tmp_path / "printed").open("wb") as printed:
+        training = subprocess.Popen(command, stdout=printed, stderr=subprocess.STDOUT, env=os.environ)
+    try:
+        metrics = output / "metrics.jsonl"
+        _until(lambda: metrics.exists() and len(metrics.read_text().splitlines()) >= 3, training, 300)
+        victim = _servers_of(training.pid)[0]
+        os.kill(victim, signal.SIGKILL)
+        killed = time.monotonic()
+        _until(lambda: _restarts(metrics) == 1, training, 120)
+        back = time.monotonic() - killed
+        steps = len(metrics.read_text().splitlines())
+        _until(lambda: len(metrics.read_text().splitlines()) >= steps + 3, training, 120)
+    finally:
+        training.send_signal(signal.SIGINT)
+        training.wait(120)
+    print(f"back after {back:.0f} s")
+    summary = json.loads((output / "summary.json").read_text())
+    ledger = summary["ledger"]
+    assert ledger["dispatched"] == sum(count for name, count in ledger.items() if name != "dispatched")
+    assert ledger["failed"] == 0
+    for step, records in enumerate(saved(output)):
+        for record in records:
+            if record["info"]["reroll"]["disposition"] == "consumed":
+                assert step - min(versions(record)) <= 1
+    assert not _servers_of(os.getpid())
+
+
+def _until(holds, process, seconds):
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert process.poll() is None, "the run has ended"
+        assert time.monotonic() < deadline, f"not within {seconds} s"
+        time.sleep(0.5)
+
+
+def _restarts(metrics):
+    """Restarts that are over: the last line's count, once no engine is absent any more."""
+    lines = [json.loads(line) for line in metrics.read_text().splitlines()]
+    last = [line for line in lines if "publication/engines" in line][-1]
+    return last["engines/restarts"] if last["publication/engines"] == 2 else 0
+
+
+def _servers_of(pid):
+    return [
+        child.pid
+        for child in psutil.Process(pid).children(recursive=True)
+        if "bootstrap.py" in " ".join(child.cmdline())
+    ]
