@@ -36,7 +36,10 @@ def attached_run(run_file, servers, monkeypatch, **changes):
     del table["sglang"], table["serving"]["python"], table["serving"]["num_engines"]
     table["serving"] |= {"urls": [server.url for server in servers], "api_key_env": "REROLL_TEST_KEY"}
     for section, values in changes.items():
-        table[section] |= values
+        if values is None:
+            del table[section]
+        else:
+            table[section] |= values
     return run_file(tomli_w.dumps(table))
 
 
@@ -111,8 +114,8 @@ def test_every_transport_brings_the_same_weights(run_file, tmp_path, monkeypatch
 def test_in_float32_trainer_and_server_agree(run_file, tmp_path, monkeypatch, sglang_servers):
     """What remains is the order of additions; a wrong cache, or weights of another version, would show."""
     rollout = {"num_rollout": 4, "group_filters": []}
-    run = attached_run(run_file, sglang_servers, monkeypatch, rollout=rollout)
-    run_and_watch(run, tmp_path / "out", "async.fully_async=false", "async.max_weight_staleness=0")
+    run = attached_run(run_file, sglang_servers, monkeypatch, rollout=rollout, **{"async": None})
+    run_and_watch(run, tmp_path / "out")
     assert max(gaps(tmp_path / "out")) < 1e-4
 
 
