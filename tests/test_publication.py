@@ -50,7 +50,9 @@ def test_process_groups_carry_the_bits_that_files_do(run_file, tmp_path):
 
 
 def test_two_engines_share_the_groups_and_get_the_same_weights(run_file, tmp_path):
-    seen = run_and_watch(run_file(), tmp_path / "out", "serving.num_engines=2")
+    seen = run_and_watch(
+        run_file(), tmp_path / "out", "serving.num_engines=2", "serving.check_weight_update_equal=true"
+    )
     assert seen.engine_weights == [digest for digest in seen.weights for _ in range(2)]
     logs = sorted(path.name for path in (tmp_path / "out" / "logs").iterdir())
     assert logs == ["engine-0.log", "engine-1.log", "scoring-0.log", "scoring-1.log", "trainer.log"]

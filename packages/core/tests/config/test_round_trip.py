@@ -2,7 +2,7 @@
 
 import copy
 from pathlib import Path
-from types import NoneType, UnionType
+from types import NoneType, SimpleNamespace, UnionType
 from typing import Annotated, Literal, Union, get_args, get_origin
 
 import pytest
@@ -11,14 +11,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from reroll.api import RunFileError, Selection
+from reroll.api import Engine, RunFileError, Selection, hookimpl
 from reroll.api.selection import Hook
 from reroll.config import load_run_file
 from reroll.plan import size_problems
 from reroll.plugins import load_plugins
 from reroll.training.config import TrainerSection
 
+
+class Server(Engine):
+    """Stands for engines that are servers, which some keys are for."""
+
+    name = "server"
+    recoverable = True
+
+
 PLUGINS = load_plugins()
+PLUGINS.register(SimpleNamespace(reroll_engines=hookimpl(lambda: [Server])), "servers", "servers")
 
 REGEX = {"name": "regex", "pattern": "([0-9]+)"}
 BASE = {"model": {"path": "builtin:tiny-math"}, "data": {"verifiers": [REGEX]}}
@@ -26,6 +35,8 @@ BASE = {"model": {"path": "builtin:tiny-math"}, "data": {"verifiers": [REGEX]}}
 EVAL_SET = {"name": "held-out", "task_set": "addition"}
 
 ASYNC = {"async": {"fully_async": True, "max_weight_staleness": 1}}
+
+SERVER = {"serving": {"engine": "server"}}
 
 WITH = {
     "data.verifier_weights": {"data": {"verifier_weights": {"regex": 0.5}}},
@@ -51,6 +62,16 @@ WITH = {
     "checkpoint.async_save": {"checkpoint": {"save_interval": 5}},
     "launch.max_retries": {"output": {"dir": "runs/one"}},
     "launch.auto_resume": {"output": {"dir": "runs/one"}},
+    "serving.urls": {"serving": {"engine": "server", "urls": ["http://one:1", "http://two:1"]}},
+    "serving.router": {"serving": {"engine": "server", "router": "http://one:1"}},
+    "serving.python": SERVER,
+    "serving.api_key_env": {"serving": {"engine": "server", "urls": ["http://one:1"]}},
+    "serving.startup_timeout": SERVER,
+    "serving.health_interval": SERVER,
+    "serving.health_timeout": SERVER,
+    "serving.request_timeout": SERVER,
+    "serving.engine_restarts": SERVER,
+    "serving.recovery_timeout": SERVER,
 }
 """What a key needs beside itself to be accepted, or its value where no general one fits."""
 

@@ -4,12 +4,14 @@ import asyncio
 import itertools
 import selectors
 from collections import defaultdict
+from contextlib import asynccontextmanager
 
 from reroll.api import (
     CommitCost,
     Completion,
     Engine,
     EngineError,
+    EngineUnavailable,
     GenerationRequest,
     SamplingParams,
     Transport,
@@ -18,6 +20,7 @@ from reroll.api import (
 from reroll.publication.barrier import Barrier
 from reroll.publication.engine_drain import EngineDrain
 from reroll.publication.publisher import Publisher
+from reroll.publication.recovery import Recovery
 from reroll.publication.refresh import Refresh
 from reroll.rollouts.admission import GroupAdmission
 from reroll.serving.router import LeastOutstandingTokensRouter
@@ -62,21 +65,61 @@ def places(stages, engines=("first", "second")):
 
 
 class Weights(Engine):
-    """An engine that has weights and decodes a token a second. Everything that happens is noted in the shared log."""
+    """An engine that has weights and decodes a token a second. Everything that happens is noted in the shared log.
+
+    Attributes:
+        tensors: the trainer's steps that its weights are the result of.
+        broken: what it loads is not what it was given.
+        gone: it was killed, and whatever it is asked fails.
+    """
 
     name = "weights"
+    recoverable = True
+    digest_like_trainer = True
 
     def __init__(self, address, setting):
         super().__init__()
         self.address = address
         self.setting = setting
-        self.version = OLD
         self.claims = None
-        self.staged = False
+        self.broken = False
+        self.gone = asyncio.Event()
+        self.restarts = 0
+        self._start()
+
+    def _start(self):
+        self.version = self.tensors = OLD
+        self.staged = None
         self.running = 0
         self.cached = None
 
+    def die(self):
+        self.gone.set()
+
+    def alive(self):
+        if self.gone.is_set():
+            raise EngineUnavailable(f"the server of {self.address} was killed")
+
+    async def lost(self):
+        await self.gone.wait()
+        await asyncio.sleep(self.setting.takes.get("notice", 0.5))
+        return EngineUnavailable(f"{self.address} was killed")
+
+    async def recover(self):
+        await self.setting.reaches("recover", self.address)
+        self.restarts += 1
+        self.gone.clear()
+        self._start()
+
+    async def resume(self):
+        self.alive()
+
+    async def weights_digest(self):
+        self.alive()
+        return "other tensors" if self.broken else f"tensors {self.tensors}"
+
     async def generate(self, request):
+        self.alive()
         if self.cached not in (None, self.version):
             self.setting.violations.append(f"{self.address} goes on from a prefix of version {self.cached}")
         self.cached = self.version
@@ -85,6 +128,7 @@ class Weights(Engine):
         try:
             for _ in range(request.sampling.max_new_tokens):
                 await asyncio.sleep(1)
+                self.alive()
                 made_by.append(self.version)
         finally:
             self.running -= 1
@@ -96,14 +140,16 @@ class Weights(Engine):
         return Completion(request.request_id, [5] * count, [0.0] * count, spans, "length", 0)
 
     async def stage_weights(self, buckets):
-        self.staged = True
+        self.alive()
+        (self.staged,) = buckets
 
     async def commit_weights(self, version, recompute=False):
-        if not self.staged:
+        self.alive()
+        if self.staged is None:
             raise EngineError("nothing was staged")
         if self.running and not recompute:
             self.setting.violations.append(f"{self.address} changes weights under {self.running} requests")
-        self.staged, self.version = False, version
+        self.staged, self.version, self.tensors = None, version, self.staged
         if not recompute:
             return CommitCost()
         self.cached = None
@@ -111,11 +157,38 @@ class Weights(Engine):
 
     async def flush_cache(self):
         await self.setting.reaches("flush", self.address)
+        self.alive()
         self.cached = None
 
     async def weight_version(self):
         await self.setting.reaches("weight_version", self.address, noted=False)
+        self.alive()
         return self.version if self.claims is None else self.claims
+
+
+class Source:
+    """A trainer that answers its calls one after another."""
+
+    def __init__(self):
+        self.steps = OLD
+        self.turn = asyncio.Lock()
+
+    async def train(self, seconds):
+        async with self.turn:
+            await asyncio.sleep(seconds)
+            self.steps += 1
+
+    async def export_weights(self, directory, bucket_bytes):
+        async with self.turn:
+            return self.steps
+
+    async def completed_steps(self):
+        async with self.turn:
+            return self.steps
+
+    async def weights_digest(self):
+        async with self.turn:
+            return f"tensors {self.steps}"
 
 
 class Carrier(Transport):
@@ -132,11 +205,12 @@ class Carrier(Transport):
     async def begin(self, source, version):
         self.begun += 1
         await self.setting.reaches("begin", None)
+        self.tensors = await source.export_weights(None, 0)
         return 1234
 
     async def stage(self, engine):
         await self.setting.reaches("stage", engine.address)
-        await engine.stage_weights([])
+        await engine.stage_weights([self.tensors])
 
     async def commit(self, engine, version, recompute=False):
         await self.setting.reaches("commit", engine.address)
@@ -171,6 +245,7 @@ class Routes(LeastOutstandingTokensRouter):
         super().__init__(engines)
         self.setting = setting
         self.out = set()
+        self.gone = set()
         self.most_out = 0
         self.evicted = []
 
@@ -183,6 +258,14 @@ class Routes(LeastOutstandingTokensRouter):
         if evict:
             self.evicted.append(engine.address)
 
+    def lose(self, engine):
+        super().lose(engine)
+        self.gone.add(engine.address)
+
+    def restore(self, engine):
+        super().restore(engine)
+        self.gone.discard(engine.address)
+
     def include(self, engine):
         super().include(engine)
         if engine.address in self.out:
@@ -194,27 +277,30 @@ class Setting:
     """Engines, and what happens at a place, that is (stage, engine): it `takes` seconds, it waits for `hold`, it fails
     with the next of `fail`."""
 
-    def __init__(self, mode=Barrier, engines=2, timeout=200.0):
+    def __init__(self, mode=Barrier, engines=2, timeout=200.0, check_equal=False):
         self.log = []
         self.times = []
         self.violations = []
         self.warnings = []
         self.takes = {}
         self.hold = {}
+        self.deaths = {}
         self.fail = defaultdict(lambda: iter(()))
         self.engines = [Weights(address, self) for address in ("first", "second", "third")[:engines]]
+        self.source = Source()
         self.transport = Carrier(self)
         self.admission = Gate(self)
         self.router = Routes(self.engines, self)
         self.publisher = Publisher(
             mode=mode(),
             transport=self.transport,
-            source="trainer",
+            source=self.source,
             engines=self.engines,
             router=self.router,
             admission=self.admission,
             timeout=timeout,
             warn=self.warnings.append,
+            check_equal=check_equal,
         )
         self.publish = self.publisher.publish
 
@@ -230,6 +316,8 @@ class Setting:
         await asyncio.sleep(self.takes.get(stage, 0))
         if held := self.hold.get((stage, address)):
             await held.wait()
+        if died := self.deaths.pop((stage, address), None):
+            died.die()
         if error := next(self.fail[stage, address], None):
             raise error
         if noted:
@@ -244,6 +332,19 @@ class Setting:
 
     def hangs(self, place):
         self.hold[place] = asyncio.Event()
+
+    def dies_at(self, place, engine):
+        """The engine is killed at the next call there."""
+        self.deaths[place] = engine
+
+    @asynccontextmanager
+    async def watched(self, most=3, timeout=110.0):
+        """Engines are watched in here, and started again."""
+        recovery = Recovery(self.publisher, self.router, most=most, timeout=timeout, warn=self.warnings.append)
+        async with asyncio.TaskGroup() as tasks:
+            recovery.start(tasks)
+            yield recovery
+            recovery.stop()
 
     @property
     def versions(self):

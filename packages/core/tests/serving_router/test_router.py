@@ -1,4 +1,5 @@
-"""Routing: a group stays on one engine, new ones go where the least is in flight."""
+"""Routing: a group stays on one engine, new ones go where the fewest tokens are outstanding, and what a lost engine had
+goes to another one."""
 
 import asyncio
 from collections import Counter
@@ -7,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from reroll.api import Completion, Engine, EngineError, GenerationRequest, SamplingParams
+from reroll.api import Completion, Engine, EngineError, EngineUnavailable, GenerationRequest, SamplingParams
 from reroll.serving.router import LeastOutstandingTokensRouter
 
 
@@ -21,32 +22,38 @@ class Held(Engine):
         self.address = address
         self.waiting = {}
         self.served = []
+        self.requests = []
 
     async def generate(self, request):
         self.served.append(request.request_id)
+        self.requests.append(request)
         self.waiting[request.request_id] = asyncio.get_running_loop().create_future()
         return await self.waiting[request.request_id]
 
     def finish(self, request_id):
         self.waiting[request_id].set_result(Completion(request_id, [1], [-1.0], [], "stop", 0))
 
-    def fail(self, request_id):
-        self.waiting[request_id].set_exception(EngineError("stopped"))
+    def fail(self, request_id, error=None):
+        self.waiting[request_id].set_exception(error or EngineError("stopped"))
 
 
 class Fixture:
     """A router over held engines, and the requests that were sent through it."""
 
-    def __init__(self, number):
+    def __init__(self, number, **options):
         self.engines = [Held(f"engine-{index}") for index in range(number)]
-        self.router = LeastOutstandingTokensRouter(self.engines)
+        self.router = LeastOutstandingTokensRouter(self.engines, **options)
         self.sent = {}
+        self.lost = []
+        self.router.on_loss = lambda engine, error: self.lost.append((engine.address, str(error)))
 
-    async def send(self, group, count=1):
+    async def send(self, group, count=1, prompt=1, response=128):
         """Sends requests of a group; gives the numbers of the engines that got them."""
         names = [f"{group}.{len(self.sent) + number}" for number in range(count)]
         for name in names:
-            request = GenerationRequest(name, [1], SamplingParams())
+            request = GenerationRequest(
+                name, [1] * prompt, SamplingParams(max_new_tokens=response, seed=len(self.sent))
+            )
             self.sent[name] = asyncio.create_task(self.router.generate(group, request))
         await asyncio.sleep(0)
         return [index for name in names for index, engine in enumerate(self.engines) if name in engine.served]
@@ -78,9 +85,9 @@ async def settled():
         await asyncio.sleep(0)
 
 
-def run(number, scenario):
+def run(number, scenario, **options):
     async def main():
-        fixture = Fixture(number)
+        fixture = Fixture(number, **options)
         async with asyncio.timeout(20):
             await scenario(fixture, fixture.router)
         for task in fixture.sent.values():
@@ -100,7 +107,20 @@ def test_a_request_is_answered_by_the_engine_that_got_it():
     run(2, scenario)
 
 
-def test_new_groups_go_to_the_engine_with_the_fewest_requests_and_to_the_first_of_equals():
+def test_new_groups_go_where_the_fewest_tokens_are_outstanding():
+    async def scenario(fixture, router):
+        assert await fixture.send("a", prompt=10, response=90) == [0]
+        assert await fixture.send("b", 3, prompt=20, response=10) == [1] * 3
+        assert await fixture.send("c", prompt=4, response=4) == [1]
+        assert await fixture.send("d", prompt=1, response=3) == [1]
+        assert await fixture.send("e", prompt=1, response=1) == [0], "100 against 102"
+        await fixture.finish("b")
+        assert await fixture.send("f") == [1]
+
+    run(2, scenario)
+
+
+def test_of_equal_requests_new_groups_go_to_the_engine_with_the_fewest_and_to_the_first_of_equals():
     async def scenario(fixture, router):
         assert await fixture.send("a", 3) == [0, 0, 0]
         assert await fixture.send("b", 1) == [1]
@@ -319,10 +339,139 @@ def test_an_evicting_engine_is_drained_once_nothing_is_in_flight_there():
     run(2, scenario)
 
 
+def lost(why="the server has ended"):
+    return EngineUnavailable(why)
+
+
+def test_a_request_whose_engine_is_lost_is_sent_to_another_one_as_it_was():
+    async def scenario(fixture, router):
+        first, second = fixture.engines
+        assert await fixture.send("a", 3) == [0] * 3
+        first.fail("a.0", lost())
+        await settled()
+        assert fixture.loads() == [0, 3], "also what the lost engine has not answered"
+        assert second.requests == first.requests, "same ids, same seeds"
+        assert fixture.lost == [("engine-0", "the server has ended")], "told once"
+        assert await fixture.send("a") == [1], "the group has moved as a whole"
+        await fixture.finish("a")
+        assert await fixture.drained() == [True, False]
+
+    run(2, scenario)
+
+
+def test_requests_of_several_groups_leave_a_lost_engine_in_order():
+    async def scenario(fixture, router):
+        for group in "abcdef":
+            await fixture.send(group)
+        router.lose(fixture.engines[0])
+        await settled()
+        assert fixture.engines[1].served == ["b.1", "e.4", "a.0"]
+        assert fixture.engines[2].served == ["c.2", "f.5", "d.3"]
+        assert fixture.lost == [], "who says it knows it"
+
+    run(3, scenario)
+
+
+def test_without_another_engine_requests_of_a_lost_one_wait_until_it_is_back():
+    async def scenario(fixture, router):
+        (engine,) = fixture.engines
+        await fixture.send("a", 2)
+        engine.fail("a.0", lost())
+        await settled()
+        assert await fixture.send("b") == []
+        assert fixture.loads() == [0]
+        router.include(engine)
+        router.pin("b", engine)
+        await settled()
+        assert engine.served == ["a.0", "a.1"], "a lost engine is neither included nor pinned"
+        router.exclude(engine)
+        router.restore(engine)
+        await settled()
+        assert engine.served == ["a.0", "a.1"], "what was excluded stays so"
+        router.include(engine)
+        await settled()
+        assert sorted(engine.served[2:]) == ["a.0", "a.1", "b.2"]
+        await fixture.finish("a")
+
+    run(1, scenario)
+
+
+def test_a_late_failure_says_nothing_about_an_engine_that_has_come_back():
+    async def scenario(fixture, router):
+        (engine,) = fixture.engines
+
+        class Slow(Held):
+            async def generate(self, request):
+                try:
+                    return await super().generate(request)
+                except asyncio.CancelledError:
+                    await asyncio.sleep(0.05)
+                    raise lost() from None
+
+        engine.__class__ = Slow
+        await fixture.send("a")
+        router.lose(engine)
+        await settled()
+        router.restore(engine)
+        await asyncio.sleep(0.1)
+        assert engine.served == ["a.0", "a.0"]
+        assert fixture.lost == []
+        await fixture.finish("a")
+
+    run(1, scenario)
+
+
+def test_a_request_that_is_lost_with_every_engine_ends_with_the_last_reason():
+    async def scenario(fixture, router):
+        await fixture.send("a")
+        for number in range(5):
+            engine = fixture.engines[number % 2]
+            assert engine.served[-1:] == ["a.0"]
+            engine.fail("a.0", lost(f"loss {number}"))
+            await settled()
+            router.restore(engine)
+            await settled()
+        text = "request a.0 was lost with its engine 5 times; the last reason: loss 4"
+        with pytest.raises(EngineError, match=text) as caught:
+            await fixture.sent["a.0"]
+        assert not isinstance(caught.value, EngineUnavailable)
+        assert len(fixture.lost) == 5
+        assert fixture.loads() == [0, 0]
+
+    run(2, scenario)
+
+
+def test_other_failures_are_not_sent_again():
+    async def scenario(fixture, router):
+        await fixture.send("a", 2)
+        fixture.engines[0].fail("a.0", TimeoutError("of the engine's own"))
+        fixture.engines[0].fail("a.1")
+        ended = await asyncio.gather(*fixture.sent.values(), return_exceptions=True)
+        assert [type(error) for error in ended] == [TimeoutError, EngineError]
+        assert fixture.loads() == [0, 0]
+        assert fixture.engines[1].served == [] == fixture.lost
+
+    run(2, scenario)
+
+
+def test_a_request_that_is_cancelled_while_its_engine_is_lost_is_not_sent_again():
+    async def scenario(fixture, router):
+        await fixture.send("a")
+        router.lose(fixture.engines[0])
+        fixture.sent["a.0"].cancel()
+        await settled()
+        assert fixture.sent["a.0"].cancelled()
+        assert fixture.engines[1].served == []
+        assert fixture.loads() == [0, 0]
+
+    run(2, scenario)
+
+
 def test_an_engine_of_another_router_is_named():
     async def scenario(fixture, router):
         other = Held("stranger")
-        for call in (router.exclude, router.include, router.in_flight, lambda engine: router.pin("a", engine)):
+        calls = [router.exclude, router.include, router.lose, router.restore, router.in_flight]
+        for call in [*calls, lambda engine: router.pin("a", engine)]:
             with pytest.raises(ValueError, match="engine stranger is not one of this router's, which are engine-0"):
                 call(other)
         with pytest.raises(ValueError, match="stranger"):
@@ -332,6 +481,7 @@ def test_an_engine_of_another_router_is_named():
     run(1, scenario)
 
 
+@settings(deadline=None)
 @given(st.integers(1, 4), st.integers(1, 12), st.integers(1, 3))
 def test_equal_groups_are_spread_evenly(engines, groups, siblings):
     async def scenario(fixture, router):
@@ -347,7 +497,7 @@ def test_equal_groups_are_spread_evenly(engines, groups, siblings):
 GROUPS, ENGINES = st.sampled_from("abcd"), st.integers(0, 2)
 STEPS = st.one_of(
     st.tuples(st.sampled_from(["send", "send", "finish", "release", "cancel"]), GROUPS),
-    st.tuples(st.sampled_from(["exclude", "evict", "include"]), ENGINES),
+    st.tuples(st.sampled_from(["exclude", "evict", "include", "lose", "restore"]), ENGINES),
 )
 
 
@@ -355,11 +505,16 @@ class Expected:
     """What the router is to do, said without futures: where each group is, what waits, what each engine got."""
 
     def __init__(self, number):
-        self.usable = set(range(number))
+        self.included = set(range(number))
+        self.lost = set()
         self.home = {}
         self.waiting = []
         self.served = [[] for _ in range(number)]
         self.running = {}
+
+    @property
+    def usable(self):
+        return self.included - self.lost
 
     def loads(self):
         return [list(self.running.values()).count(index) for index in range(len(self.served))]
@@ -382,6 +537,13 @@ class Expected:
         self.running = {name: index for name, index in self.running.items() if name[0] != group}
         if waiting:
             self.waiting = [name for name in self.waiting if name[0] != group]
+
+    def lose(self, index):
+        self.lost.add(index)
+        self.leave(index)
+        self.waiting += [name for name, at in self.running.items() if at == index]
+        self.running = {name: at for name, at in self.running.items() if at != index}
+        self.place()
 
     def leave(self, index):
         self.home = {group: at for group, at in self.home.items() if at != index}
@@ -419,11 +581,18 @@ def test_groups_stay_unless_evicted_and_nothing_is_lost(steps):
                 expected.home.pop(of, None)
             elif step == "include":
                 router.include(fixture.engines[of])
-                expected.usable.add(of)
+                expected.included.add(of)
+                expected.place()
+            elif step == "lose":
+                router.lose(fixture.engines[of])
+                expected.lose(of)
+            elif step == "restore":
+                router.restore(fixture.engines[of])
+                expected.lost.discard(of)
                 expected.place()
             elif step in ("exclude", "evict"):
                 router.exclude(fixture.engines[of], evict=step == "evict")
-                expected.usable.discard(of)
+                expected.included.discard(of)
                 if step == "evict":
                     expected.leave(of)
             await settled()
@@ -433,6 +602,7 @@ def test_groups_stay_unless_evicted_and_nothing_is_lost(steps):
 
         for step, of in steps:
             await take(step, of)
+        await take("restore", 0)
         await take("include", 0)
         for group in "abcd":
             await take("finish", group)
@@ -440,4 +610,4 @@ def test_groups_stay_unless_evicted_and_nothing_is_lost(steps):
         assert all(task.done() for task in fixture.sent.values())
         assert await fixture.drained() == [True] * 3
 
-    run(3, scenario)
+    run(3, scenario, attempts=99)

@@ -10,7 +10,6 @@ from typing import Any
 
 from reroll.api import (
     Admission,
-    CommitCost,
     Engine,
     EngineError,
     EngineUnavailable,
@@ -26,6 +25,7 @@ from reroll.api import (
 )
 from reroll.publication.digests import WeightsDiffer, check_equal
 from reroll.publication.fleet import ANSWER_SECONDS, Fleet, within
+from reroll.publication.views import Attributing, Stranded
 from reroll.workers.together import first_cause, together, uninterrupted
 
 ATTEMPTS = 2
@@ -219,8 +219,8 @@ class Publisher:
             version=version,
             engines=engines,
             router=self.router,
-            admission=_Stranded(self.admission, self.router, engines) if fleet.none_routed() else self.admission,
-            transport=_Attributing(self.transport, fleet),
+            admission=Stranded(self.admission, self.router, engines) if fleet.none_routed() else self.admission,
+            transport=Attributing(self.transport, fleet),
             source=self.source,
             timeout=deadline - asyncio.get_running_loop().time(),
         )
@@ -277,57 +277,6 @@ class Publisher:
         there = self.fleet.named(self.fleet.present())
         rest = f"with {there}" if there else "without any engine: it is loaded into the first one that is back"
         self.warn(f"engine {self.fleet.named(lost)} was lost while version {version} was published; it goes on {rest}")
-
-
-@dataclass
-class _Stranded:
-    """The gate while every engine is out of routing: what was admitted needs one to go on, and engines are not loaded
-    before it has ended. What counts as in flight is therefore what runs on them."""
-
-    admission: Admission
-    router: Router
-    engines: Sequence[Engine]
-
-    def close(self) -> None:
-        self.admission.close()
-
-    def open(self) -> None:
-        self.admission.open()
-
-    async def drained(self) -> None:
-        await together(self.router.drained(engine) for engine in self.engines)
-
-
-class _Attributing(Transport):
-    """The transport, as a mode sees it: an engine that cannot be reached is known by name."""
-
-    def __init__(self, transport: Transport, fleet: Fleet) -> None:
-        self.config = transport.config
-        self._transport = transport
-        self._fleet = fleet
-
-    async def begin(self, source: WeightSource, version: int) -> int:
-        return await self._transport.begin(source, version)
-
-    async def stage(self, engine: Engine) -> None:
-        try:
-            await self._transport.stage(engine)
-        except EngineUnavailable as error:
-            self._fleet.lose(engine, error)
-            raise
-
-    async def commit(self, engine: Engine, version: int, recompute: bool = False) -> CommitCost:
-        try:
-            return await self._transport.commit(engine, version, recompute)
-        except EngineUnavailable as error:
-            self._fleet.lose(engine, error)
-            raise
-
-    async def finish(self) -> None:
-        await self._transport.finish()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
 
 
 def _cancel_until_done(task: asyncio.Task[Any]) -> None:
