@@ -108,15 +108,13 @@ class DistributedTransport(Transport):
             await self._source.drop_bucket()
 
     async def close(self) -> None:
-        """Engines may outlive the run, and leave. The trainer's side ends with it: when a run is stopped, the trainer may
-        be in the middle of a step, which nobody waits for."""
+        """Engines may outlive the run, and leave. The trainer's side ends with it: when a run is stopped, the trainer
+        may be in the middle of a step, which nobody waits for."""
         from asyncio import gather
 
         joined, self._joined = self._joined, {}
-        leaving = (
-            _within(CLOSE_SECONDS, found.engine.leave_weight_group(found.group.name)) for found in joined.values()
-        )
-        await gather(*leaving, return_exceptions=True)
+        leaving = [found.engine.leave_weight_group(found.group.name) for found in joined.values()]
+        await gather(*(_within(CLOSE_SECONDS, call) for call in leaving), return_exceptions=True)
 
     async def _join(self, engine: Engine, source: WeightSource) -> None:
         from reroll.workers.together import together
