@@ -49,6 +49,21 @@ def test_process_groups_carry_the_bits_that_files_do(run_file, tmp_path):
     assert groups.engine_weights == groups.weights == disk.engine_weights
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["engine_drain", "refresh"])
+def test_an_asynchronous_run_of_two_ranks_broadcasts_to_two_engines(mode, run_file, tmp_path):
+    overrides = [
+        "async.fully_async=true",
+        "async.max_weight_staleness=1",
+        "trainer.num_ranks=2",
+        "serving.num_engines=2",
+        f'serving.publication_mode="{mode}"',
+        'serving.transport={name="distributed", update_weight_buffer_size=100000}',
+    ]
+    seen = run_and_watch(run_file(), tmp_path / "out", *overrides)
+    assert seen.engine_weights == [digest for digest in seen.weights for _ in range(2)]
+
+
 def test_two_engines_share_the_groups_and_get_the_same_weights(run_file, tmp_path):
     seen = run_and_watch(
         run_file(), tmp_path / "out", "serving.num_engines=2", "serving.check_weight_update_equal=true"

@@ -7,6 +7,7 @@ server. A group needs no default process group, and is independent of one. Impor
 from __future__ import annotations
 
 import os
+import re
 import socket
 import time
 from collections.abc import Mapping, Sequence
@@ -166,4 +167,6 @@ def _named(group: WeightGroup) -> str:
 
 
 def _reason(error: Exception) -> str:
-    return str(error).strip().split("\n", 1)[0] or type(error).__name__
+    """What happened, without gloo's place in its source and guesses at the cause."""
+    text = re.sub(r"^\[\S+\] ", "", str(error).strip()).split("\n", 1)[0].split(". This is typically", 1)[0]
+    return text or type(error).__name__

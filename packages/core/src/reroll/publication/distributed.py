@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import secrets
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -15,6 +15,8 @@ from reroll.api import CommitCost, Config, Engine, RerollError, TensorSpec, Tran
 
 LEAVE_SECONDS = 10.0
 """What leaving a group may take beyond its time-out, within which everything that waits in it ends."""
+CLOSE_SECONDS = 5.0
+"""What leaving a group may take at the end of a run."""
 
 
 class DistributedTransportConfig(Config):
@@ -106,10 +108,13 @@ class DistributedTransport(Transport):
             await self._source.drop_bucket()
 
     async def close(self) -> None:
-        """What cannot be left here ends with its processes."""
+        """Engines may outlive the run, and leave. The trainer's side ends with it: when a run is stopped, the trainer
+        may be in the middle of a step, which nobody waits for."""
         from asyncio import gather
 
-        await gather(*(self._leave(joined) for joined in list(self._joined.values())))
+        joined, self._joined = self._joined, {}
+        leaving = [found.engine.leave_weight_group(found.group.name) for found in joined.values()]
+        await gather(*(_within(CLOSE_SECONDS, call) for call in leaving), return_exceptions=True)
 
     async def _join(self, engine: Engine, source: WeightSource) -> None:
         from reroll.workers.together import together
@@ -151,22 +156,23 @@ class DistributedTransport(Transport):
 
     async def _leave(self, joined: Joined) -> list[Exception]:
         """Both sides at once, since one may wait for the other; what went wrong."""
-        from asyncio import gather, timeout
+        from asyncio import gather
 
-        name, engine = joined.group.name, joined.engine
-        for address in [address for address, found in self._joined.items() if found is joined]:
-            del self._joined[address]
-
-        async def leave(call: Any, who: str) -> None:
-            try:
-                async with timeout(self.config.timeout + LEAVE_SECONDS):
-                    await call
-            except TimeoutError:
-                raise RerollError(f"{who} does not answer") from None
-
+        self._joined = {address: found for address, found in self._joined.items() if found is not joined}
+        name, engine, seconds = joined.group.name, joined.engine, self.config.timeout + LEAVE_SECONDS
         found = await gather(
-            leave(joined.source.leave_group(name), "the trainer"),
-            leave(engine.leave_weight_group(name), f"engine {engine.address!r}"),
+            _within(seconds, joined.source.leave_group(name), "the trainer"),
+            _within(seconds, engine.leave_weight_group(name), f"engine {engine.address!r}"),
             return_exceptions=True,
         )
         return [error for error in found if isinstance(error, Exception)]
+
+
+async def _within(seconds: float, call: Coroutine[Any, Any, None], who: str = "an engine") -> None:
+    from asyncio import timeout
+
+    try:
+        async with timeout(seconds):
+            await call
+    except TimeoutError:
+        raise RerollError(f"{who} does not answer") from None
