@@ -1,10 +1,11 @@
 """Whole runs with real workers, one of which is killed."""
 
 import asyncio
+from types import SimpleNamespace
 
 import mortal_engine
 import pytest
-from driving import Seen, session_of, watch
+from driving import session_of
 
 from reroll.loop import train
 from reroll.traces.saved import read_rollouts, step_directory
@@ -13,13 +14,13 @@ ASYNC = ["async.fully_async=true", "async.max_weight_staleness=3"]
 
 
 def run_with_a_death(path, output, *overrides, after):
-    """A whole run whose first engine is killed in the middle of a response once so many steps are done."""
-    seen = Seen()
+    """A whole run whose first engine is killed in the middle of a response once so many steps are done; its summary,
+    the trainer's last weights, and those that the engines serve which are there."""
+    seen = SimpleNamespace()
 
     async def body():
         given = ['serving.engine="mortal"', *overrides]
         async with session_of(path, output, *given, plugin=mortal_engine) as session:
-            watch(session, seen)
             engine = session.engines[0]
 
             async def kill():
@@ -31,7 +32,7 @@ def run_with_a_death(path, output, *overrides, after):
             await train(session)
             await killing
             session.finish_summary()
-            seen.summary, seen.weight = session.summary, seen.weights[-1]
+            seen.summary, seen.weight = session.summary, await session.trainer.weights_digest()
             fleet = session.publisher.fleet
             seen.served = [await fleet.engines[number].weights_digest() for number in fleet.present()]
 
