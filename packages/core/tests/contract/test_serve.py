@@ -9,7 +9,6 @@ import socket
 import stat
 import subprocess
 import sys
-import threading
 import urllib.parse
 from pathlib import Path
 
@@ -174,23 +173,34 @@ def test_a_signal_ends_it_with_all_that_it_started(number, tmp_path):
     server = start_reroll(tmp_path)
     started = family(server)
     key = Path(re.search(r"the key is in (\S+)", server.log.read_text())[1])
-    waiting = threading.Thread(target=lambda: _ignore(server))
-    waiting.start()
-    server.process.send_signal(number)
-    assert server.process.wait(STOP_SECONDS) == 0
+    running = server.begin("running")
+    server.post("/pause_generation", {"mode": "in_place"})
+    behind_the_pause = server.threads.submit(server.generate, 4)
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # an update that would wait for minutes
+        group = {"master_address": "127.0.0.1", "master_port": silent.getsockname()[1], "backend": "gloo"}
+        group |= {"rank_offset": 1, "world_size": 2}
+        stuck = server.threads.submit(server.call, "/init_weights_update_group", group)
+        connection, _ = silent.accept()
+        server.process.send_signal(number)
+        assert server.process.wait(STOP_SECONDS) == 0
+        connection.close()
+    assert 0 < len(running.result(5)["output_ids"]) < LONG
+    assert behind_the_pause.result(5)["meta_info"]["finish_reason"]["type"] == "abort"
+    assert stuck.exception(5) is not None or stuck.result()[0] >= 400
     _, alive = psutil.wait_procs(started, timeout=10)
     assert alive == []
     assert not key.exists()
     assert "Traceback" not in server.log.read_text()
-    waiting.join(STOP_SECONDS)
     server.stop()
 
 
-def _ignore(server):
-    try:
-        server.generate(LONG)
-    except Exception:
-        pass
+def test_a_port_that_is_taken_is_told(own):
+    port = str(urllib.parse.urlsplit(own.url).port)
+    command = [sys.executable, "-m", "reroll", "serve", "builtin:tiny-math", "--port", port]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert port in done.stderr and "in use" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_an_engine_that_dies_ends_the_server_with_its_name(tmp_path):

@@ -6,10 +6,11 @@ import asyncio
 import logging
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from reroll.api import RerollError, WorkerDied
+from reroll.api import EngineError, RerollError, WorkerDied
 from reroll.serving.http import chat, control, native
 from reroll.serving.http.answers import middleware
 from reroll.serving.http.served import Served
@@ -95,7 +96,21 @@ async def serve(served: Served, key: str, host: str, port: int, stop: Stop, tell
         name = f"[{address[0]}]" if ":" in address[0] else address[0]
         tell(f"http://{name}:{address[1]}")
         await stop.wanted.wait()
+        await site.stop()
+        if stop.death is not None:
+            raise stop.death
+        await _end_requests(served)
     finally:
+        # What still waits for the engine, an update perhaps, ends with it.
+        served.engine.worker.kill()
         await runner.cleanup()
-    if stop.death is not None:
-        raise stop.death
+
+
+async def _end_requests(served: Served) -> None:
+    """Who waits for tokens gets what there is."""
+    with suppress(TimeoutError, EngineError, WorkerDied):
+        async with asyncio.timeout(GOODBYE_SECONDS):
+            await served.abort_all()
+            while served.gate.waiting:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.05)  # the answers are written

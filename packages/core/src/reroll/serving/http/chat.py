@@ -11,7 +11,7 @@ from pydantic import Field
 
 from reroll.api import Completion, GenerationRequest, Task
 from reroll.serving.http.answers import BadRequest, json, parsed
-from reroll.serving.http.bodies import Body, Sampling, new_rid, siblings
+from reroll.serving.http.bodies import MOST_SAMPLES, Body, Sampling, new_rid, siblings
 from reroll.serving.http.native import ending, text_of, weights_of
 from reroll.serving.http.served import Served
 
@@ -62,7 +62,7 @@ class Chat(Body):
     top_p: float = 1.0
     top_k: int = -1
     min_p: float = 0.0
-    n: int = Field(1, ge=1)
+    n: int = Field(1, ge=1, le=MOST_SAMPLES)
     stop: str | list[str] = Field(default_factory=list)
     seed: int | None = None
     logprobs: bool = False
