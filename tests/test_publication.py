@@ -5,8 +5,10 @@ from driving import run_and_watch
 
 from reroll.traces.saved import is_complete, read_rollouts, step_directory
 
+OTHERS = ["shared_memory", "distributed"]
 
-@pytest.mark.parametrize("transport", ["disk", pytest.param("shared_memory", marks=pytest.mark.slow)])
+
+@pytest.mark.parametrize("transport", ["disk", *(pytest.param(name, marks=pytest.mark.slow) for name in OTHERS)])
 def test_ten_steps_end_with_equal_weights(run_file, tmp_path, transport):
     overrides = [
         "rollout.num_rollout=10",
@@ -29,6 +31,22 @@ def test_ten_steps_end_with_equal_weights(run_file, tmp_path, transport):
         assert all(span[0] == only for r in records for node in r["nodes"] for span in node["weight_versions"])
         versions.append(only)
     assert versions == list(range(10))
+
+
+def test_process_groups_carry_the_bits_that_files_do(run_file, tmp_path):
+    """Token ids, gradients and weights."""
+    disk, groups = (
+        run_and_watch(
+            run_file(),
+            tmp_path / transport,
+            f'serving.transport={{name="{transport}", update_weight_buffer_size=100000}}',
+            "rollout.temperature=2.0",
+            "rollout.num_rollout=2",
+        )
+        for transport in ("disk", "distributed")
+    )
+    assert groups.digest == disk.digest
+    assert groups.engine_weights == groups.weights == disk.engine_weights
 
 
 def test_two_engines_share_the_groups_and_get_the_same_weights(run_file, tmp_path):

@@ -39,6 +39,7 @@ WORKER_MODULES = {
     "training/policy.py",
     "training/ranks.py",
     "training/scoring.py",
+    "training/sending.py",
     "training/sharding.py",
     "training/step.py",
     "training/tensors.py",

@@ -127,6 +127,7 @@ async def open_session(
             prompt_filter.open(context)
         cursor = _cursor(run, renderer, filters, data_seed)
         publisher = _publisher(run, trainer, engines, router, admission, display)
+        parts.push_async_callback(publisher.transport.close)
         if replayed:
             producer: Producer | SavedCollections = _saved_collections(run, replayed, events, context)
         else:

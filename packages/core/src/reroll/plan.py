@@ -135,11 +135,22 @@ def size_problems(run: LoadedRunFile) -> Iterator[Problem]:
             f"{longest} is shorter than the {rollout.max_context} tokens that a rollout may have",
             f"set rollout.rollout_max_context_len to {longest}, or raise it to {rollout.max_context}",
         )
+    yield from transport_problems(run)
     for key, needed in longest_contexts(run):
         engine = run.get(ServingSection).engine
         cls: Any = run.component("engines", engine.name)
         for reason in cls.problems(cls.Config(**engine.options), needed):
             yield Problem("serving.engine", f"{reason} ({key} needs {needed} tokens of context)")
+
+
+def transport_problems(run: LoadedRunFile) -> Iterator[Problem]:
+    """Can the transport reach the engines?"""
+    serving = run.get(ServingSection)
+    transport: Any = run.component("transports", serving.transport.name)
+    engine: Any = run.component("engines", serving.engine.name)
+    config = transport.Config(**serving.transport.options)
+    for reason in transport.problems(config, engine, run.get(TrainerSection).device):
+        yield Problem("serving.transport", reason)
 
 
 def longest_contexts(run: LoadedRunFile) -> Iterator[tuple[str, int]]:

@@ -6,14 +6,21 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import ClassVar, Literal, Protocol
+from typing import Any, ClassVar, Literal, Protocol
 
 from reroll.api.component import Component
 from reroll.api.engines import CommitCost, Engine, TensorSpec, WeightBucket, WeightGroup
 
 
 class WeightSource(Protocol):
-    """The trainer, as a transport sees it."""
+    """The trainer, as a transport sees it. Process groups are independent of each other: one that fails, or waits,
+    holds up neither another one nor the trainer.
+
+    Attributes:
+        weight_device: where its weights are.
+    """
+
+    weight_device: Literal["cpu", "cuda"]
 
     async def export_weights(self, directory: Path, bucket_bytes: int) -> list[WeightBucket]:
         """Writes the current weights below `directory`, in files of about `bucket_bytes`."""
@@ -21,16 +28,24 @@ class WeightSource(Protocol):
     async def weight_layout(self, bucket_bytes: int) -> list[list[TensorSpec]]:
         """The tensors in buckets of about `bucket_bytes`, as `send_bucket` takes them."""
 
-    async def host_group(self, name: str, world_size: int, backend: Literal["gloo", "nccl"]) -> WeightGroup:
-        """Listens for the ranks of a new process group, of which the trainer is rank 0."""
+    async def host_group(
+        self, name: str, world_size: int, backend: Literal["gloo", "nccl"], timeout: float
+    ) -> WeightGroup:
+        """Listens for the ranks of a new process group, of which the trainer is rank 0; `timeout` as there."""
 
     async def join_group(self, name: str) -> None:
         """Joins a group that it hosts; returns when every rank has."""
 
     async def send_bucket(self, group: str, bucket: Sequence[TensorSpec], flattened: bool) -> None:
-        """Broadcasts the current weights of a bucket into the group; see `WeightStream.flattened`."""
+        """Broadcasts the current weights of a bucket into the group; see `WeightStream.flattened`. The bucket is kept:
+        the next group that it is sent into costs no work of the other ranks."""
 
-    async def leave_group(self, name: str) -> None: ...
+    async def drop_bucket(self) -> None:
+        """Frees the bucket that was kept."""
+
+    async def leave_group(self, name: str) -> None:
+        """Ends the trainer's part, also of a group that failed or that it does not have. Where a broadcast still waits
+        for the engine, this waits until the engine leaves too, at most for the group's time-out."""
 
 
 class Admission(Protocol):
@@ -66,6 +81,12 @@ class Router(Protocol):
 class Transport(Component):
     """Carries tensors from the trainer to engines. One publication is
     `begin`, then for each engine `stage` and `commit`, then `finish`."""
+
+    @classmethod
+    def problems(cls, config: Any, engine: type[Engine], device: str) -> list[str]:
+        """Why this configuration could not bring weights to engines of that class, from a trainer whose
+        `trainer.device` is `device`."""
+        return []
 
     @abstractmethod
     async def begin(self, source: WeightSource, version: int) -> int:

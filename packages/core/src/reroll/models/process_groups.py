@@ -7,6 +7,7 @@ server. A group needs no default process group, and is independent of one. Impor
 from __future__ import annotations
 
 import os
+import re
 import socket
 import time
 from collections.abc import Mapping, Sequence
@@ -136,7 +137,7 @@ def receive(member: Member, bucket: Sequence[TensorSpec], flattened: bool) -> di
         found = {spec.name: torch.empty(spec.shape, dtype=dtype_of(spec), device=member.device) for spec in bucket}
         member.broadcast(list(found.values()))
         return {name: tensor.cpu() for name, tensor in found.items()}
-    sizes = [num_bytes(spec) for spec in bucket]
+    sizes = [spec.num_bytes for spec in bucket]
     bytes_ = torch.empty(sum(sizes), dtype=torch.uint8, device=member.device)
     member.broadcast([bytes_])
     parts = zip(bucket, torch.split(bytes_.cpu(), sizes), strict=True)
@@ -161,13 +162,11 @@ def kind(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def num_bytes(spec: TensorSpec) -> int:
-    return torch.Size(spec.shape).numel() * dtype_of(spec).itemsize
-
-
 def _named(group: WeightGroup) -> str:
     return f"process group {group.name!r} ({group.backend}, {group.host}:{group.port})"
 
 
 def _reason(error: Exception) -> str:
-    return str(error).strip().split("\n", 1)[0] or type(error).__name__
+    """What happened, without gloo's place in its source and guesses at the cause."""
+    text = re.sub(r"^\[\S+\] ", "", str(error).strip()).split("\n", 1)[0].split(". This is typically", 1)[0]
+    return text or type(error).__name__

@@ -16,6 +16,7 @@ def reroll_publication_modes() -> list[type[PublicationMode]]:
 
 @hookimpl
 def reroll_transports() -> list[type[Transport]]:
+    from reroll.publication.distributed import DistributedTransport
     from reroll.publication.transports import DiskTransport, SharedMemoryTransport
 
-    return [DiskTransport, SharedMemoryTransport]
+    return [DiskTransport, SharedMemoryTransport, DistributedTransport]

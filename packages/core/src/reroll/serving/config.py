@@ -25,6 +25,7 @@ class ServingSection(ConfigSection):
     """When engines take new weights: `barrier` (nothing is in flight), `engine_drain` (one engine after another) or
     `refresh` (in the middle of responses)."""
     transport: Annotated[Selection, Hook("transports")] = Selection(name="disk")
-    """How tensors reach engines: `disk` (any file system that both share) or `shared_memory`."""
+    """How tensors reach engines: `disk` (any file system that both share), `shared_memory`, or `distributed` (broadcast
+    in process groups; nothing is shared)."""
     publication_timeout: float = Field(300.0, gt=0)
     """Seconds that one publication may take."""

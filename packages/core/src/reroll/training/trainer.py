@@ -8,9 +8,21 @@ import socket
 from collections.abc import Awaitable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-from reroll.api import Placement, RerollError, RunFile, Sample, Selection, WeightBucket, Worker, WorkerDied, WorkerSpec
+from reroll.api import (
+    Placement,
+    RerollError,
+    RunFile,
+    Sample,
+    Selection,
+    TensorSpec,
+    WeightBucket,
+    WeightGroup,
+    Worker,
+    WorkerDied,
+    WorkerSpec,
+)
 from reroll.training.config import ObjectiveSection, TrainerSection
 from reroll.training.cut import MicroBatchRule, RankStep, cut_collection, pass_tokens
 from reroll.workers.together import together
@@ -23,15 +35,26 @@ DEATH_SECONDS = 5.0
 class Trainer:
     """All trainer ranks, called together. `version` counts completed optimizer steps."""
 
-    def __init__(self, workers: Sequence[Worker], global_batch_size: int, rule: MicroBatchRule) -> None:
+    def __init__(
+        self,
+        workers: Sequence[Worker],
+        global_batch_size: int,
+        rule: MicroBatchRule,
+        weight_device: Literal["cpu", "cuda"] = "cpu",
+    ) -> None:
         self.workers = list(workers)
         self.version = 0
+        self.weight_device = weight_device
+        # Engines take a bucket one after another, and none is gathered while another one is on its way.
+        self._sending = asyncio.Lock()
+        self._kept: tuple[list[TensorSpec], bool] | None = None
         self._global_batch_size = global_batch_size
         self._rule = rule
 
     async def train(self, samples: list[Sample]) -> list[dict[str, Any]]:
         """Trains on a collection's samples; metrics of each optimizer step."""
         cut = self._cut(samples)
+        self._kept = None
         found = await self._call("train", *([steps] for steps in cut))
         self.version += len(found[0])
         steps: list[dict[str, Any]] = found[0]
@@ -49,6 +72,35 @@ class Trainer:
     async def export_weights(self, directory: Path, bucket_bytes: int) -> list[WeightBucket]:
         found: list[list[WeightBucket]] = await self._together("export_weights", directory, bucket_bytes)
         return found[0]
+
+    async def weight_layout(self, bucket_bytes: int) -> list[list[TensorSpec]]:
+        layout: list[list[TensorSpec]] = await self.workers[0].call("weight_layout", bucket_bytes)
+        return layout
+
+    async def host_group(
+        self, name: str, world_size: int, backend: Literal["gloo", "nccl"], timeout: float
+    ) -> WeightGroup:
+        group: WeightGroup = await self.workers[0].call("host_group", name, world_size, backend, timeout)
+        return group
+
+    async def join_group(self, name: str) -> None:
+        await self.workers[0].call("join_group", name)
+
+    async def send_bucket(self, group: str, bucket: Sequence[TensorSpec], flattened: bool) -> None:
+        wanted = ([*bucket], flattened)
+        async with self._sending:
+            if self._kept != wanted:
+                self._kept = None
+                await self._together("gather_bucket", *wanted)
+                self._kept = wanted
+            await self.workers[0].call("send_bucket", group)
+
+    async def drop_bucket(self) -> None:
+        self._kept = None
+        await self.workers[0].call("drop_bucket")
+
+    async def leave_group(self, name: str) -> None:
+        await self.workers[0].call("leave_group", name)
 
     async def refresh_version(self) -> int:
         """Asks rank 0: a step that was under way when the run was stopped has been completed meanwhile."""
@@ -71,6 +123,7 @@ class Trainer:
 
     async def restore(self, folder: Path, version: int) -> None:
         """Every rank reads its part; the trainer goes on at `version`."""
+        self._kept = None
         await self._together("restore", folder, version)
         self.version = version
 
@@ -184,7 +237,7 @@ async def start_trainer(
     facts = await call_ranks(workers, "load", [arguments] * size)
     packed, cost = facts[0]["packed"], pass_tokens(facts[0]["device"])
     rule = MicroBatchRule(section.micro_batch_tokens, section.micro_batch_size, packed, cost)
-    return Trainer(workers, global_batch_size, rule)
+    return Trainer(workers, global_batch_size, rule, "cuda" if facts[0]["device"].startswith("cuda") else "cpu")
 
 
 def _spec(section: TrainerSection, rank: int, seed: int, logs: Path) -> WorkerSpec:

@@ -9,11 +9,11 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 
-from reroll.api import TrainingError, WeightBucket
+from reroll.api import TensorSpec, TrainingError, WeightBucket, WeightGroup
 from reroll.models.digest import state_digest
 from reroll.training import export, tensors
 from reroll.training.attention import has_varlen_kernel
@@ -22,6 +22,7 @@ from reroll.training.objective import Recipe
 from reroll.training.policy import Policy
 from reroll.training.ranks import ComputeType, Device, Ranks
 from reroll.training.scoring import ScoringRule, StepScores
+from reroll.training.sending import WeightSender, layout
 from reroll.training.sharding import TOLERANCE, load_policy
 from reroll.training.step import PolicyTrainer, StepSettings
 from reroll.workers.serve import load_target
@@ -32,7 +33,8 @@ logger = logging.getLogger("reroll")
 class TrainerWorker:
     """One rank. What the controller calls; see `trainer.Trainer` for the calls' meaning.
 
-    Except for `listen` and `version`, every rank is called with the same method at once.
+    Except for `listen`, `version` and what concerns process groups, of which only rank 0 is a member, every rank is
+    called with the same method at once.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class TrainerWorker:
             # Micro-batches have ever new shapes, and cuDNN plans for each of them, at once in another way without
             # gradients: scores would differ from the training forward.
             torch.backends.cuda.enable_cudnn_sdp(False)
+        self.sender = WeightSender(self.ranks)
         self.trainer: PolicyTrainer
         self._scores: Sequence[StepScores] | None = None
 
@@ -138,6 +141,7 @@ class TrainerWorker:
 
     def train(self, steps: list[RankStep]) -> list[dict[str, Any]]:
         scores, self._scores = self._scores, None
+        self.sender.drop()
         return self.trainer.train_collection(steps, scores)
 
     def version(self) -> int:
@@ -172,6 +176,27 @@ class TrainerWorker:
     def export_weights(self, directory: Path, bucket_bytes: int) -> list[WeightBucket]:
         return tensors.export_weights(self.trainer.policy.model, directory, bucket_bytes, self.ranks)
 
+    def weight_layout(self, bucket_bytes: int) -> list[list[TensorSpec]]:
+        return layout(self.trainer.policy.model, bucket_bytes)
+
+    def host_group(self, name: str, world_size: int, backend: Literal["gloo", "nccl"], timeout: float) -> WeightGroup:
+        return self.sender.host(name, world_size, backend, timeout)
+
+    def join_group(self, name: str) -> Future[None]:
+        return self.sender.join(name)
+
+    def gather_bucket(self, bucket: Sequence[TensorSpec], flattened: bool) -> None:
+        self.sender.gather(self.trainer.policy.model, bucket, flattened)
+
+    def send_bucket(self, name: str) -> Future[None]:
+        return self.sender.send(name)
+
+    def drop_bucket(self) -> None:
+        self.sender.drop()
+
+    def leave_group(self, name: str) -> Future[None]:
+        return self.sender.leave(name)
+
     def export_hf(self, directory: Path, chat_template: str | None) -> None:
         found = tensors.named_tensors(self.trainer.policy.model)
         export.export_hf(found, directory, self.model_directory, self.ranks, chat_template)
@@ -182,6 +207,7 @@ class TrainerWorker:
         return checkpoint.save(self.trainer, folder, background)
 
     def restore(self, folder: Path, version: int) -> None:
+        self.sender.drop()
         from reroll.training import checkpoint
 
         try:
