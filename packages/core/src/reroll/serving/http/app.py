@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from reroll.api import EngineError, RerollError, WorkerDied
-from reroll.serving.http import chat, control, native
+from reroll.serving.http import chat, control, native, updates
 from reroll.serving.http.answers import middleware
 from reroll.serving.http.served import Served
 
@@ -36,7 +36,7 @@ def application(served: Served, key: str) -> web.Application:
     from aiohttp import web
 
     app = web.Application(middlewares=[middleware(key)], client_max_size=BODY_BYTES)
-    for routes in (native.routes(served), control.routes(served), chat.routes(served)):
+    for routes in (native.routes(served), control.routes(served), updates.routes(served), chat.routes(served)):
         for (method, path), handler in routes.items():
             app.router.add_route(method, path, handler)
     return app
