@@ -20,7 +20,7 @@ from contract_servers import MODEL, PYTHON, REQUIRE, Server, start_reroll, start
 
 def pytest_generate_tests(metafunc):
     if "server" in metafunc.fixturenames:
-        kinds = ["reroll", pytest.param("sglang", marks=pytest.mark.sglang)]
+        kinds = ["reroll", pytest.param("sglang", marks=[pytest.mark.sglang, pytest.mark.timeout(600)])]
         metafunc.parametrize("server", kinds, indirect=True)
 
 

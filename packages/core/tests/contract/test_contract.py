@@ -155,6 +155,7 @@ def test_a_chat_streams(server):
 
 
 @pytest.mark.sglang
+@pytest.mark.timeout(600)
 def test_both_servers_give_equal_greedy_tokens_and_log_probabilities(servers, tensors, weights, clean):
     both = [servers("reroll"), servers("sglang")]
     try:
@@ -392,6 +393,7 @@ def test_trap_07_a_disk_update_names_its_format(server, weights):
 
 
 @pytest.mark.sglang
+@pytest.mark.timeout(600)
 def test_trap_07_a_server_that_began_with_dummy_weights_loads_dummy_weights_unless_told(servers, weights, tmp_path):
     wanted = servers("sglang").checksum
     server = start_sglang(tmp_path, "--load-format", "dummy")
@@ -426,6 +428,7 @@ def test_trap_09_a_paused_server_is_not_healthy_and_gives_up_what_it_has_flushed
 
 @pytest.mark.gpu
 @pytest.mark.sglang
+@pytest.mark.timeout(600)
 def test_trap_08_a_data_parallel_server_refuses_a_group(tmp_path):
     server = start_sglang(tmp_path, "--dp-size", "2", device="cuda")
     try:
@@ -442,6 +445,7 @@ def siblings(server, **sampling):
 
 @pytest.mark.gpu
 @pytest.mark.sglang
+@pytest.mark.timeout(600)
 def test_trap_10_deterministic_siblings_without_seeds_are_identical(tmp_path):
     server = start_sglang(tmp_path, "--enable-deterministic-inference", device="cuda")
     try:

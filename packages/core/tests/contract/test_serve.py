@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -9,8 +10,8 @@ import socket
 import stat
 import subprocess
 import sys
-import threading
 import urllib.parse
+import urllib.request
 from pathlib import Path
 
 import psutil
@@ -96,6 +97,17 @@ def test_what_generate_cannot_do_is_refused_by_name(own, field):
     assert field in answer["error"]["message"]
 
 
+def test_a_refused_prompt_ends_the_others_of_its_list(own):
+    before = own.get("/server_info")["internal_states"][0]["generated_tokens"]
+    sampling = {"max_new_tokens": LONG, "ignore_eos": True}
+    status, answer = own.call("/generate", {"input_ids": [PROMPT, [99999]], "sampling_params": sampling})
+    assert status == 400
+    assert "99999" in answer["error"]["message"]
+    own.post("/flush_cache?timeout=30")
+    assert own.get("/server_info")["internal_states"][0]["generated_tokens"] - before < LONG
+    assert own.call("/generate", {"input_ids": [PROMPT] * 2, "rid": ["a", "a"]})[0] == 400
+
+
 @pytest.mark.parametrize("field", ["regex", "repetition_penalty", "min_new_tokens", "logit_bias"])
 def test_what_sampling_cannot_do_is_refused_by_name(own, field):
     status, answer = own.call("/generate", {"input_ids": PROMPT, "sampling_params": {field: 2}})
@@ -133,6 +145,25 @@ def test_content_in_parts_is_text(own):
     assert "image_url" in answer["error"]["message"]
 
 
+def streamed(server, body):
+    """The events of a chat that streams."""
+    headers = {"Authorization": f"Bearer {server.key}", "Content-Type": "application/json"}
+    data = json.dumps({**body, "stream": True}).encode()
+    request = urllib.request.Request(server.url + "/v1/chat/completions", data, headers)
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        lines = answer.read().decode().split("\n\n")
+    assert lines[-2:] == ["data: [DONE]", ""]
+    return [json.loads(line.removeprefix("data: ")) for line in lines[:-2]]
+
+
+def test_a_stream_that_is_refused_has_a_status(own):
+    body = {"messages": [{"role": "user", "content": "a"}], "stream": True}
+    for more, word in (({"max_tokens": 9999}, "max_new_tokens"), ({"n": 2}, "n = 2"), ({"logprobs": True}, "logprobs")):
+        status, answer = own.call("/v1/chat/completions", body | more)
+        assert status == 400
+        assert word in answer["error"]["message"]
+
+
 def test_a_folder_is_served_under_its_own_template(tiny_model, tmp_path):
     server = start_reroll(tmp_path, "--max-running-requests", "3", model=str(tiny_model))
     try:
@@ -143,6 +174,13 @@ def test_a_folder_is_served_under_its_own_template(tiny_model, tmp_path):
         assert answer["usage"]["prompt_tokens"] == len("u 1+2\na ")
         assert answer["choices"][0] == server.post("/v1/chat/completions", {**body, "n": 1})["choices"][0]
         assert answer["choices"][0]["message"] != answer["choices"][1]["message"]
+        body = {"messages": body["messages"], "max_tokens": 200, "seed": 2}
+        whole = server.post("/v1/chat/completions", body)["choices"][0]
+        events = streamed(server, body)
+        pieces = [event["choices"][0]["delta"].get("content", "") for event in events]
+        assert "".join(pieces) == whole["message"]["content"]
+        assert events[-1]["choices"][0]["finish_reason"] == whole["finish_reason"]
+        assert len([piece for piece in pieces if piece]) > 1
     finally:
         server.stop()
 
@@ -174,23 +212,34 @@ def test_a_signal_ends_it_with_all_that_it_started(number, tmp_path):
     server = start_reroll(tmp_path)
     started = family(server)
     key = Path(re.search(r"the key is in (\S+)", server.log.read_text())[1])
-    waiting = threading.Thread(target=lambda: _ignore(server))
-    waiting.start()
-    server.process.send_signal(number)
-    assert server.process.wait(STOP_SECONDS) == 0
+    running = server.begin("running")
+    server.post("/pause_generation", {"mode": "in_place"})
+    behind_the_pause = server.threads.submit(server.generate, 4)
+    with socket.create_server(("127.0.0.1", 0)) as silent:  # an update that would wait for minutes
+        group = {"master_address": "127.0.0.1", "master_port": silent.getsockname()[1], "backend": "gloo"}
+        group |= {"rank_offset": 1, "world_size": 2}
+        stuck = server.threads.submit(server.call, "/init_weights_update_group", group)
+        connection, _ = silent.accept()
+        server.process.send_signal(number)
+        assert server.process.wait(STOP_SECONDS) == 0
+        connection.close()
+    assert 0 < len(running.result(5)["output_ids"]) < LONG
+    assert behind_the_pause.result(5)["meta_info"]["finish_reason"]["type"] == "abort"
+    assert stuck.exception(5) is not None or stuck.result()[0] >= 400
     _, alive = psutil.wait_procs(started, timeout=10)
     assert alive == []
     assert not key.exists()
     assert "Traceback" not in server.log.read_text()
-    waiting.join(STOP_SECONDS)
     server.stop()
 
 
-def _ignore(server):
-    try:
-        server.generate(LONG)
-    except Exception:
-        pass
+def test_a_port_that_is_taken_is_told(own):
+    port = str(urllib.parse.urlsplit(own.url).port)
+    command = [sys.executable, "-m", "reroll", "serve", "builtin:tiny-math", "--port", port]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert port in done.stderr and "in use" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_an_engine_that_dies_ends_the_server_with_its_name(tmp_path):

@@ -6,11 +6,12 @@ import asyncio
 import logging
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from reroll.api import RerollError, WorkerDied
-from reroll.serving.http import chat, control, native
+from reroll.api import EngineError, RerollError, WorkerDied
+from reroll.serving.http import chat, control, native, updates
 from reroll.serving.http.answers import middleware
 from reroll.serving.http.served import Served
 
@@ -35,7 +36,7 @@ def application(served: Served, key: str) -> web.Application:
     from aiohttp import web
 
     app = web.Application(middlewares=[middleware(key)], client_max_size=BODY_BYTES)
-    for routes in (native.routes(served), control.routes(served), chat.routes(served)):
+    for routes in (native.routes(served), control.routes(served), updates.routes(served), chat.routes(served)):
         for (method, path), handler in routes.items():
             app.router.add_route(method, path, handler)
     return app
@@ -95,7 +96,21 @@ async def serve(served: Served, key: str, host: str, port: int, stop: Stop, tell
         name = f"[{address[0]}]" if ":" in address[0] else address[0]
         tell(f"http://{name}:{address[1]}")
         await stop.wanted.wait()
+        await site.stop()
+        if stop.death is not None:
+            raise stop.death
+        await _end_requests(served)
     finally:
+        # What still waits for the engine, an update perhaps, ends with it.
+        served.engine.worker.kill()
         await runner.cleanup()
-    if stop.death is not None:
-        raise stop.death
+
+
+async def _end_requests(served: Served) -> None:
+    """Who waits for tokens gets what there is."""
+    with suppress(TimeoutError, EngineError, WorkerDied):
+        async with asyncio.timeout(GOODBYE_SECONDS):
+            await served.abort_all()
+            while served.gate.waiting:
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(0.05)  # the answers are written

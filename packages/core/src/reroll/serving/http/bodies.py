@@ -12,6 +12,9 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from reroll.api import GenerationRequest, SamplingParams
 from reroll.serving.http.answers import BadRequest, checked
 
+MOST_SAMPLES = 4096
+"""Of one prompt in one request; more would be a slip, and fill the memory."""
+
 
 class Body(BaseModel):
     """A JSON object with known keys; null stands for a default."""
@@ -64,7 +67,7 @@ class Sampling(Body):
     min_p: float = 0.0
     stop: str | list[str] = Field(default_factory=list)
     stop_token_ids: list[int] = Field(default_factory=list)
-    n: int = Field(1, ge=1)
+    n: int = Field(1, ge=1, le=MOST_SAMPLES)
     """Samples a prompt."""
     ignore_eos: bool = False
     """The response does not end at the model's EOS tokens."""

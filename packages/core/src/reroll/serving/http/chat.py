@@ -5,13 +5,14 @@ from __future__ import annotations
 import json as json_format
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from reroll.api import Completion, GenerationRequest, Task
+from reroll.api import Completion, EngineError, GenerationRequest, Task, WorkerDied
 from reroll.serving.http.answers import BadRequest, json, parsed
-from reroll.serving.http.bodies import Body, Sampling, new_rid, siblings
+from reroll.serving.http.bodies import MOST_SAMPLES, Body, Sampling, new_rid, siblings
 from reroll.serving.http.native import ending, text_of, weights_of
 from reroll.serving.http.served import Served
 
@@ -62,7 +63,7 @@ class Chat(Body):
     top_p: float = 1.0
     top_k: int = -1
     min_p: float = 0.0
-    n: int = Field(1, ge=1)
+    n: int = Field(1, ge=1, le=MOST_SAMPLES)
     stop: str | list[str] = Field(default_factory=list)
     seed: int | None = None
     logprobs: bool = False
@@ -146,7 +147,7 @@ def _text(content: Any) -> Any:
     if not isinstance(content, list):
         return content
     for part in content:
-        if not isinstance(part, dict) or part.get("type") != "text":
+        if not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str):
             kind = part.get("type") if isinstance(part, dict) else part
             raise BadRequest(f"messages have content of type {kind!r}; this server takes text alone")
     return "".join(part["text"] for part in content)
@@ -200,37 +201,37 @@ async def _stream(
         raise BadRequest(f"n = {sampling.n} is not built for stream = true; give one of them")
     (sample,) = requests
     head = _head(served, body, name, "chat.completion.chunk")
-    pieces = _pieces(served, sampling, sample)
-    # The first piece comes before the headers do: what the engine refuses is still an answer with a status.
-    first = await anext(pieces)
-    response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
-    await response.prepare(request)
+    async with aclosing(_pieces(served, sampling, sample)) as pieces:
+        # The first piece comes before the headers do: what the engine refuses is still an answer with a status.
+        piece = await anext(pieces)
+        response = web.StreamResponse(headers={"Content-Type": "text/event-stream", "Cache-Control": "no-cache"})
+        await response.prepare(request)
 
-    async def send(content: dict[str, Any]) -> None:
-        await response.write(b"data: " + json_format.dumps(content).encode() + b"\n\n")
+        async def send(content: dict[str, Any]) -> None:
+            await response.write(b"data: " + json_format.dumps(content).encode() + b"\n\n")
 
-    completion: Completion | None = None
-    opening = {"role": "assistant", "content": ""}
-    await send({**head, "choices": [{"index": 0, "delta": opening, "finish_reason": None}]})
-    try:
-        piece: str | Completion = first
-        while isinstance(piece, str):
-            if piece:
-                await send({**head, "choices": [{"index": 0, "delta": {"content": piece}, "finish_reason": None}]})
-            piece = await anext(pieces)
-        completion = piece
-    finally:
-        await pieces.aclose()
-    await send({**head, "choices": [{"index": 0, "delta": {}, **_finish(served, sample, completion)}]})
-    if body.stream_options.include_usage:
-        await send({**head, "choices": [], "usage": _usage(sample.input_ids, [completion])})
-    await response.write(b"data: [DONE]\n\n")
-    await response.write_eof()
-    return response
+        async def grow(delta: dict[str, Any], **finish: Any) -> None:
+            await send({**head, "choices": [{"index": 0, "delta": delta, "finish_reason": None, **finish}]})
+
+        await grow({"role": "assistant", "content": ""})
+        try:
+            while isinstance(piece, str):
+                if piece:
+                    await grow({"content": piece})
+                piece = await anext(pieces)
+        except (EngineError, WorkerDied) as error:
+            await send({"error": {"message": str(error), "type": "InternalServerError", "code": 500}})
+        else:
+            await grow({}, **_finish(served, sample, piece))
+            if body.stream_options.include_usage:
+                await send({**head, "choices": [], "usage": _usage(sample.input_ids, [piece])})
+        await response.write(b"data: [DONE]\n\n")
+        await response.write_eof()
+        return response
 
 
 async def _pieces(served: Served, sampling: Sampling, request: GenerationRequest) -> AsyncGenerator[str | Completion]:
-    """What the text grows by, empty at first, and the completion at last.
+    """What the text grows by, and the completion at last.
 
     The text's end is kept back while the next tokens may still change it: a character that is not whole, or what may
     become a stop string.
@@ -242,13 +243,15 @@ async def _pieces(served: Served, sampling: Sampling, request: GenerationRequest
     try:
         while not work.done():
             await wait([work], timeout=STREAM_SECONDS)
-            if not work.done():
-                outputs = await served.engine.outputs([request.request_id])
-                text = served.decode(outputs.get(request.request_id, ()), sampling.skip_special_tokens)
-                text = _certain(text, sampling.stops)
-                if text.startswith(sent):
-                    yield text[len(sent) :]
-                    sent = text
+            if work.done():
+                break
+            ids = (await served.engine.outputs([request.request_id])).get(request.request_id)
+            if ids is None:
+                continue  # it waits at the gate, has just ended, or is about to be refused
+            text = _certain(served.decode(ids, sampling.skip_special_tokens), sampling.stops)
+            if text.startswith(sent):
+                yield text[len(sent) :]
+                sent = text
         completion = work.result()
         yield text_of(served, request.sampling, sampling, completion)["text"][len(sent) :]
         yield completion

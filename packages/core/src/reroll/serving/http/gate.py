@@ -42,6 +42,11 @@ class Gate:
     def in_flight(self) -> int:
         return sum(ticket.inside for ticket in self._tickets)
 
+    @property
+    def waiting(self) -> int:
+        """Requests that have no answer yet, in flight or not."""
+        return len(self._tickets)
+
     @asynccontextmanager
     async def request(self, ticket: Ticket) -> AsyncIterator[None]:
         """Waits for its turn and counts as in flight until the end; Aborted if it is ended before."""

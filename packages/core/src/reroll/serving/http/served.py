@@ -13,6 +13,7 @@ from reroll.api import Completion, GenerationRequest, RenderedPrompt, RequestRef
 from reroll.models.files import ModelFiles
 from reroll.serving.http.gate import Aborted, Gate, Ticket
 from reroll.serving.local.engine import LocalEngine
+from reroll.workers.together import together
 
 FIRST_VERSION = "default"
 """What SGLang calls the weights that it was started with."""
@@ -126,13 +127,7 @@ class Served:
         names = [request.request_id for request in requests]
         if len(set(names)) < len(names):
             raise RequestRefused(f"rid gives {len(names)} requests {len(set(names))} names; give each its own")
-        tasks = [asyncio.ensure_future(self.generate(request)) for request in requests]
-        try:
-            return [await task for task in tasks]
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+        return await together(self.generate(request) for request in requests)
 
     async def abort(self, rid: str) -> None:
         """Ends the request and, as SGLang does, all whose ids begin with its id."""

@@ -190,10 +190,9 @@ class EngineWorker:
         """Load and totals; EngineError once the engine cannot serve.
 
         Now: `running`, `queued` requests, `paused`, `weight_version`. `context_len`: most tokens of a request.
-        `recorded`: whether decode steps replay a
-        recording of the forward, which is about twice as fast for a small model. Since the start:
-        `generated_tokens`, `prefill_tokens`, `steps`, `busy_seconds`, `recompute_seconds`, and `mean_batch`, the
-        running requests of a step on average.
+        `recorded`: whether decode steps replay a recording of the forward, which is about twice as fast for a small
+        model. Since the start: `generated_tokens`, `prefill_tokens`, `steps`, `busy_seconds`, `recompute_seconds`, and
+        `mean_batch`, the running requests of a step on average.
         """
         scheduler, counters = self.scheduler, self.scheduler.counters
         if scheduler.failure is not None:
