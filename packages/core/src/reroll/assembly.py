@@ -64,8 +64,8 @@ from reroll.session import Session
 from reroll.tasks.config import DataSection
 from reroll.tasks.cursor import Cursor
 from reroll.tasks.render import Renderer
-from reroll.training.config import ObjectiveSection
-from reroll.training.trainer import Trainer, start_trainer
+from reroll.training.config import ObjectiveSection, TrainerSection
+from reroll.training.trainer import Trainer, start_trainer, trainer_specs
 from reroll.workers.together import together, uninterrupted
 
 
@@ -264,10 +264,15 @@ async def _start_workers(
     run: LoadedRunFile, placement: Placement, files: ModelFiles, output: Path, seed: int, engine_count: int
 ) -> tuple[Trainer, list[Engine]]:
     """All of them load the model, which takes seconds: at once."""
+    ranks = trainer_specs(run.get(TrainerSection), await placement.devices(), seed, output / "logs")
+    cls, config = _engine_class(run)
+    contexts = [_engine_context(placement, files, output, number) for number in range(engine_count)]
+    workers = [spec for context in contexts for spec in cls.worker_specs(config, context)]
+    await placement.prepare([*ranks, *workers])
     started: list[Any] = await together(
         [
             _start_trainer(run, placement, files, output, seed),
-            *(_start_engine(run, placement, files, output, number) for number in range(engine_count)),
+            *(cls.start(config, context) for context in contexts),
         ]
     )
     return started[0], started[1:]
@@ -292,17 +297,16 @@ async def _start_trainer(
     )
 
 
-async def _start_engine(
-    run: LoadedRunFile, placement: Placement, files: ModelFiles, output: Path, number: int
-) -> Engine:
+def _engine_class(run: LoadedRunFile) -> tuple[type[Engine], Any]:
+    """The selected engine and its configuration."""
     selection = run.get(ServingSection).engine
     cls: Any = run.component("engines", selection.name)
+    return cls, cls.Config(**selection.options)
+
+
+def _engine_context(placement: Placement, files: ModelFiles, output: Path, number: int) -> EngineContext:
     name = f"engine-{number}"
-    engine: Engine = await cls.start(
-        cls.Config(**selection.options),
-        EngineContext(name, files.directory, 0, placement, output / "logs" / f"{name}.log"),
-    )
-    return engine
+    return EngineContext(name, files.directory, 0, placement, output / "logs" / f"{name}.log")
 
 
 def make_context(

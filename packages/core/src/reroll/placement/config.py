@@ -16,4 +16,5 @@ class PlacementSection(ConfigSection):
     }
 
     backend: Annotated[Selection, Hook("placements")] = Selection(name="local")
-    """Where trainer and engines run: `local`, child processes on this machine."""
+    """Where trainer and engines run: `local`, child processes on this machine, or `ray`, actors of a Ray
+    cluster; options as in { name = "ray", address = "auto" }."""
