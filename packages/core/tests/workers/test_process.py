@@ -16,7 +16,7 @@ from reroll.api import WorkerDied, WorkerSpec
 from reroll.workers import calling
 from reroll.workers.process import ProcessWorker
 
-HERE = {"PYTHONPATH": str(Path(__file__).parent)}
+HERE = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])}
 
 
 class Unreadable:
