@@ -37,7 +37,8 @@ def on_ray(address, strategy="PACK"):
 
 def test_the_quickstart_on_ray_gives_what_it_gives_locally(address, tmp_path):
     held_out = 'eval.sets=[{ name = "held-out", task_set = { name = "addition", split = "held_out", size = 8 } }]'
-    quick = ["rollout.num_rollout=2", held_out, "output.export_hf=false"]
+    # The nodes only say that they have GPUs.
+    quick = ['trainer.device="cpu"', "rollout.num_rollout=2", held_out, "output.export_hf=false"]
     path = CONFIGS / "quickstart-sync.toml"
     local = run_and_watch(path, tmp_path / "local", *quick)
     remote = run_and_watch(path, tmp_path / "ray", *quick, on_ray(address))
@@ -49,7 +50,7 @@ def test_the_quickstart_on_ray_gives_what_it_gives_locally(address, tmp_path):
 
 
 def test_two_ranks_on_two_nodes_train_as_two_here(address, run_file, tmp_path):
-    path, ranks = run_file(), ["trainer.num_ranks=2", "rollout.num_rollout=1"]
+    path, ranks = run_file(), ["trainer.num_ranks=2", 'trainer.device="cpu"', "rollout.num_rollout=1"]
     local = run_and_watch(path, tmp_path / "local", *ranks)
     remote = run_and_watch(path, tmp_path / "ray", *ranks, on_ray(address, strategy="SPREAD"))
     assert remote.digest == local.digest
@@ -110,7 +111,7 @@ def placed(address, body, **options):
     """Runs the body with a placement, and closes it."""
 
     async def work():
-        placement = RayPlacement(RayPlacementConfig(address=address, **options))
+        placement = RayPlacement(RayPlacementConfig(**{"address": address, "startup_timeout": 60.0, **options}))
         try:
             return await body(placement)
         finally:
@@ -186,6 +187,33 @@ def test_ranks_lie_next_to_each_other(address):
     assert first == second != third == fourth
 
 
+def seen_devices(address, specs, share_devices):
+    async def body(placement):
+        assert await placement.devices() == 4
+        await placement.prepare(specs, share_devices)
+        workers = await asyncio.gather(*(placement.start(each) for each in specs))
+        return [await worker.call("environment", "CUDA_VISIBLE_DEVICES") for worker in workers]
+
+    return placed(address, body, cpus_per_worker=0.5)
+
+
+def test_a_worker_sees_its_own_devices_alone(address):
+    ranks = [spec(number, role="trainer", gpus=1) for number in range(2)]
+    first, second, engine = seen_devices(address, [*ranks, spec(2, role="engine", gpus=2)], share_devices=False)
+    assert {first, second} == {"0", "1"}
+    assert engine == "0,1"
+    (none,) = seen_devices(address, [spec(environment={"CUDA_VISIBLE_DEVICES": ""})], share_devices=False)
+    assert none == ""
+
+
+def test_an_engine_that_shares_devices_sees_those_of_the_ranks(address):
+    ranks = [spec(number, role="trainer", gpus=1) for number in range(2)]
+    *seen, engine = seen_devices(address, [*ranks, spec(2, role="engine", gpus=2)], share_devices=True)
+    assert sorted(seen) == ["0", "1"]
+    assert engine == "0,1"
+    assert left_over(address) == ([], [])
+
+
 def test_starts_that_fail_leave_nothing(address):
     async def refused(placement):
         with pytest.raises(ValueError, match="this is refused"):
@@ -259,3 +287,13 @@ def test_a_killed_rank_ends_a_run_with_its_name(address, run_file, tmp_path):
     (death,) = asyncio.run(body())
     assert death.worker == "trainer"
     assert left_over(address) == ([], [])
+
+
+@pytest.mark.gpu
+def test_a_rank_on_a_gpu_of_ray_trains_as_one_here(run_file, tmp_path):
+    """On a cluster of the run's own. Sums on a GPU have no fixed order: the first tokens alone are equal."""
+    path, quick = run_file(), ['trainer.device="cuda"', "rollout.num_rollout=2"]
+    local = run_and_watch(path, tmp_path / "local", *quick)
+    remote = run_and_watch(path, tmp_path / "ray", *quick, 'placement.backend="ray"')
+    assert remote.token_ids[0] == local.token_ids[0]
+    assert remote.summary.steps == local.summary.steps == 2

@@ -33,6 +33,7 @@ from reroll.launch.config import RUN_FILE
 from reroll.launch.start import Resumed, Start
 from reroll.models.config import ModelSection
 from reroll.models.files import ModelFiles, resolve_model
+from reroll.placement.colocation import HeldAdmission, TakingTurns
 from reroll.placement.config import PlacementSection
 from reroll.plan import (
     collection_size,
@@ -126,7 +127,10 @@ async def open_session(
         for prompt_filter in filters.values():
             prompt_filter.open(context)
         cursor = _cursor(run, renderer, filters, data_seed)
-        publisher = _publisher(run, trainer, engines, router, admission, display)
+        gate = HeldAdmission(admission)
+        publisher = _publisher(run, trainer, engines, router, gate, display)
+        colocated = run.get(PlacementSection).colocate and not replayed
+        turns = TakingTurns(publisher.publish, engines, gate) if colocated else None
         if replayed:
             producer: Producer | SavedCollections = _saved_collections(run, replayed, events, context)
         else:
@@ -150,7 +154,8 @@ async def open_session(
             ],
             trainer=trainer,
             engines=engines,
-            publisher=publisher,
+            publisher=turns or publisher,
+            turns=turns,
             trackers=trackers,
             display=display,
             summary=summary,
@@ -240,7 +245,7 @@ def _publisher(
     trainer: Trainer,
     engines: list[Engine],
     router: LeastLoadedRouter,
-    admission: GroupAdmission,
+    admission: HeldAdmission,
     display: Display,
 ) -> Publisher:
     serving = run.get(ServingSection)
@@ -268,7 +273,7 @@ async def _start_workers(
     cls, config = _engine_class(run)
     contexts = [_engine_context(placement, files, output, number) for number in range(engine_count)]
     workers = [spec for context in contexts for spec in cls.worker_specs(config, context)]
-    await placement.prepare([*ranks, *workers])
+    await placement.prepare([*ranks, *workers], run.get(PlacementSection).colocate)
     started: list[Any] = await together(
         [
             _start_trainer(run, placement, files, output, seed),

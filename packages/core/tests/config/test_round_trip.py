@@ -11,14 +11,31 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from reroll.api import RunFileError, Selection
+from reroll.api import RunFileError, Selection, hookimpl
 from reroll.api.selection import Hook
 from reroll.config import load_run_file
 from reroll.plan import size_problems
 from reroll.plugins import load_plugins
+from reroll.serving.local.engine import LocalEngine
 from reroll.training.config import TrainerSection
 
+
+class Sharing(LocalEngine):
+    """An engine that could take turns with the trainer."""
+
+    name = "sharing"
+    shares_devices = True
+
+
+class Stranger:
+    @staticmethod
+    @hookimpl
+    def reroll_engines():
+        return [Sharing]
+
+
 PLUGINS = load_plugins()
+PLUGINS.register(Stranger, "stranger", "reroll-stranger")
 
 REGEX = {"name": "regex", "pattern": "([0-9]+)"}
 BASE = {"model": {"path": "builtin:tiny-math"}, "data": {"verifiers": [REGEX]}}
@@ -49,6 +66,7 @@ WITH = {
     "checkpoint.keep_last": {"checkpoint": {"save_interval": 5}},
     "checkpoint.keep_every": {"checkpoint": {"save_interval": 5}},
     "checkpoint.async_save": {"checkpoint": {"save_interval": 5}},
+    "placement.colocate": {"serving": {"engine": "sharing"}},
     "launch.max_retries": {"output": {"dir": "runs/one"}},
     "launch.auto_resume": {"output": {"dir": "runs/one"}},
 }
@@ -247,8 +265,7 @@ def test_an_option_with_another_value_is_written_and_loads_to_the_same_run(tmp_p
 
 def test_every_section_is_walked():
     walked = {key.split(".")[0] for key in KEYS} | {key.split(".")[0] for key, _, _ in OPTION_TABLES}
-    single = {"placement"}  # one backend without options: there is no other value
-    assert walked | single >= set(PLUGINS.all("config_sections"))
+    assert walked >= set(PLUGINS.all("config_sections"))
     assert {"trainer.micro_batch_size", "rollout.scoring.workers", "eval.sets[0].top_p", "output.dir"} <= set(KEYS)
 
 
