@@ -92,7 +92,7 @@ def page() -> str:
         parts.append(f"## `[{name}]`\n\n{body}")
         parts += [f"### `{inner.__name__}`, inside `[{name}]`\n\n{table(inner)}" for inner in nested(given.cls)]
     parts.append("## Options of components\n")
-    for hook in ("task_sets", "verifiers", "engines", "transports", "advantages", "corrections"):
+    for hook in ("task_sets", "verifiers", "engines", "placements", "transports", "advantages", "corrections"):
         for name in manager.names(hook):
             given = manager.get(hook, name)
             cls: type[Component] = given.cls

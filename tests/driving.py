@@ -35,7 +35,7 @@ lr = 1e-3
 
 
 @asynccontextmanager
-async def session_of(path, output, *overrides, plugin=None):
+async def session_of(path, output, *overrides, plugin=None, on_death=None):
     """An open session of the run file, which goes on with the run in `output` if the run file says so; `plugin` is a
     module registered beside the installed ones."""
     plugins = load_plugins()
@@ -45,7 +45,7 @@ async def session_of(path, output, *overrides, plugin=None):
     output.mkdir(parents=True, exist_ok=True)
     display = Display(1, Console(file=sys.stderr, force_terminal=False))
     start = begin(run, output, display.line, display.warn)
-    async with open_session(run, start, display, Summary("test", output)) as session:
+    async with open_session(run, start, display, Summary("test", output), on_death) as session:
         yield session
 
 

@@ -33,6 +33,7 @@ from reroll.launch.config import RUN_FILE
 from reroll.launch.start import Resumed, Start
 from reroll.models.config import ModelSection
 from reroll.models.files import ModelFiles, resolve_model
+from reroll.placement.colocation import HeldAdmission, TakingTurns
 from reroll.placement.config import PlacementSection
 from reroll.plan import (
     collection_size,
@@ -65,8 +66,8 @@ from reroll.session import Session
 from reroll.tasks.config import DataSection
 from reroll.tasks.cursor import Cursor
 from reroll.tasks.render import Renderer
-from reroll.training.config import ObjectiveSection
-from reroll.training.trainer import Trainer, start_trainer
+from reroll.training.config import ObjectiveSection, TrainerSection
+from reroll.training.trainer import Trainer, start_trainer, trainer_specs
 from reroll.workers.together import together, uninterrupted
 
 
@@ -127,8 +128,11 @@ async def open_session(
         for prompt_filter in filters.values():
             prompt_filter.open(context)
         cursor = _cursor(run, renderer, filters, data_seed)
-        publisher = _publisher(run, trainer, engines, router, admission, display)
+        gate = HeldAdmission(admission)
+        publisher = _publisher(run, trainer, engines, router, gate, display)
         parts.push_async_callback(publisher.transport.close)
+        colocated = run.get(PlacementSection).colocate and not replayed
+        turns = TakingTurns(publisher.publish, engines, gate) if colocated else None
         serving = run.get(ServingSection)
         recovery = Recovery(
             publisher,
@@ -160,7 +164,8 @@ async def open_session(
             ],
             trainer=trainer,
             engines=engines,
-            publisher=publisher,
+            publisher=turns or publisher,
+            turns=turns,
             recovery=recovery,
             trackers=trackers,
             display=display,
@@ -253,7 +258,7 @@ def _publisher(
     trainer: Trainer,
     engines: list[Engine],
     router: LeastOutstandingTokensRouter,
-    admission: GroupAdmission,
+    admission: HeldAdmission,
     display: Display,
 ) -> Publisher:
     serving = run.get(ServingSection)
@@ -278,10 +283,15 @@ async def _start_workers(
     run: LoadedRunFile, placement: Placement, files: ModelFiles, output: Path, seed: int, engine_count: int
 ) -> tuple[Trainer, list[Engine]]:
     """All of them load the model, which takes seconds: at once."""
+    ranks = trainer_specs(run.get(TrainerSection), await placement.devices(), seed, output / "logs")
+    cls, config = _engine_class(run)
+    contexts = [_engine_context(run, placement, files, output, number) for number in range(engine_count)]
+    workers = [spec for context in contexts for spec in cls.worker_specs(config, context)]
+    await placement.prepare([*ranks, *workers], run.get(PlacementSection).colocate)
     started: list[Any] = await together(
         [
             _start_trainer(run, placement, files, output, seed),
-            *(_start_engine(run, placement, files, output, number) for number in range(engine_count)),
+            *(cls.start(config, context) for context in contexts),
         ]
     )
     return started[0], started[1:]
@@ -306,17 +316,18 @@ async def _start_trainer(
     )
 
 
-async def _start_engine(
-    run: LoadedRunFile, placement: Placement, files: ModelFiles, output: Path, number: int
-) -> Engine:
+def _engine_class(run: LoadedRunFile) -> tuple[type[Engine], Any]:
+    """The selected engine and its configuration."""
     selection = run.get(ServingSection).engine
     cls: Any = run.component("engines", selection.name)
+    return cls, cls.Config(**selection.options)
+
+
+def _engine_context(
+    run: LoadedRunFile, placement: Placement, files: ModelFiles, output: Path, number: int
+) -> EngineContext:
     name = f"engine-{number}"
-    engine: Engine = await cls.start(
-        cls.Config(**selection.options),
-        EngineContext(name, files.directory, 0, placement, output / "logs" / f"{name}.log", number, run),
-    )
-    return engine
+    return EngineContext(name, files.directory, 0, placement, output / "logs" / f"{name}.log", number, run)
 
 
 def make_context(

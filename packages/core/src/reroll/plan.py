@@ -10,6 +10,7 @@ from reroll.checkpoints.config import CheckpointSection
 from reroll.config import LoadedRunFile
 from reroll.config.run import RunSection
 from reroll.models.config import ModelSection
+from reroll.placement.config import PlacementSection
 from reroll.reporting.config import OutputSection
 from reroll.rollouts.async_config import AsyncSection
 from reroll.rollouts.buffer import CollectionSize
@@ -111,6 +112,34 @@ def _steps(count: int) -> str:
     return f"{count} optimizer step" + "s" * (count != 1)
 
 
+def colocation_problems(run: LoadedRunFile) -> Iterator[Problem]:
+    """Can engines and trainer take turns on the same devices?"""
+    if not run.get(PlacementSection).colocate:
+        return
+    serving = run.get(ServingSection)
+    if run.get(AsyncSection).fully_async:
+        yield Problem(
+            "placement.colocate",
+            "is true, but async.fully_async has engines generate while the trainer works, on devices that they would "
+            "have to give up",
+            "set async.fully_async = false, or leave placement.colocate out",
+        )
+    engine: Any = run.component("engines", serving.engine.name)
+    if not engine.shares_devices:
+        yield Problem(
+            "placement.colocate",
+            f"is true, but serving.engine = {serving.engine.name!r} cannot give its memory up",
+            "leave placement.colocate out, or choose another serving.engine",
+        )
+    options, on_cpu = serving.transport.options, run.get(TrainerSection).device == "cpu"
+    if serving.transport.name == "distributed" and options.get("backend") != "gloo" and not on_cpu:
+        yield Problem(
+            "serving.transport",
+            'is "distributed", but NCCL cannot have two processes on one device, as placement.colocate = true makes it',
+            'give it backend = "gloo", or set serving.transport to "disk" or "shared_memory"',
+        )
+
+
 def size_problems(run: LoadedRunFile) -> Iterator[Problem]:
     """Do collection and optimizer batch, and the lengths of both sides, fit each other?"""
     rollout, trainer = run.get(RolloutSection), run.get(TrainerSection)
@@ -136,6 +165,7 @@ def size_problems(run: LoadedRunFile) -> Iterator[Problem]:
             f"set rollout.rollout_max_context_len to {longest}, or raise it to {rollout.max_context}",
         )
     yield from transport_problems(run)
+    yield from colocation_problems(run)
     for key, needed in longest_contexts(run):
         engine = run.get(ServingSection).engine
         cls: Any = run.component("engines", engine.name)
@@ -180,6 +210,7 @@ def make_plan(run: LoadedRunFile) -> dict[str, Any]:
             "backend": run.sections["placement"].model_dump()["backend"]["name"],
             "trainer_ranks": trainer.num_ranks,
             "engines": serving.num_engines,
+            "colocate": run.get(PlacementSection).colocate,
             "processes": 1 + trainer.num_ranks + serving.num_engines + rollout.scoring.workers,
         },
         "serving": {

@@ -21,6 +21,7 @@ from reroll.api import (
 )
 from reroll.checkpoints.saver import Checkpointer
 from reroll.checkpoints.state import RunState
+from reroll.placement.colocation import TakingTurns
 from reroll.publication.publisher import Publisher
 from reroll.publication.recovery import Recovery
 from reroll.reporting.display import Display
@@ -65,13 +66,15 @@ class Session:
     evaluators: list[Evaluator]
     trainer: Trainer
     engines: list[Engine]
-    publisher: Publisher
+    publisher: Publisher | TakingTurns
     recovery: Recovery
     trackers: Trackers
     display: Display
     summary: Summary
     checkpoints: Checkpointer | None = None
     """None where the run makes none."""
+    turns: TakingTurns | None = None
+    """Where engines and trainer share devices."""
     _evaluated: dict[str, int] = field(default_factory=dict)
     _began: float | None = None
     _warned: set[str] = field(default_factory=set)
@@ -226,8 +229,12 @@ class Session:
         decided about it."""
         saving = asyncio.create_task(self.save(collection))
         try:
+            if self.turns is not None and collection.passed:
+                await self.turns.to_trainer()
             samples = await self.samples(collection)
             steps = await self.trainer.train(samples) if samples else []
+            if self.turns is not None and not steps:
+                await self.turns.to_engines(self.trainer.version)
         except BaseException as error:
             try:
                 traces = await uninterrupted(saving)

@@ -24,6 +24,7 @@ class Server(Engine):
 
     name = "server"
     recoverable = True
+    shares_devices = True
 
 
 PLUGINS = load_plugins()
@@ -60,6 +61,7 @@ WITH = {
     "checkpoint.keep_last": {"checkpoint": {"save_interval": 5}},
     "checkpoint.keep_every": {"checkpoint": {"save_interval": 5}},
     "checkpoint.async_save": {"checkpoint": {"save_interval": 5}},
+    "placement.colocate": {"serving": {"engine": "server"}},
     "launch.max_retries": {"output": {"dir": "runs/one"}},
     "launch.auto_resume": {"output": {"dir": "runs/one"}},
     "serving.urls": {"serving": {"engine": "server", "urls": ["http://one:1", "http://two:1"]}},
@@ -268,9 +270,8 @@ def test_an_option_with_another_value_is_written_and_loads_to_the_same_run(tmp_p
 
 def test_every_section_is_walked():
     walked = {key.split(".")[0] for key in KEYS} | {key.split(".")[0] for key, _, _ in OPTION_TABLES}
-    single = {"placement"}  # one backend without options: there is no other value
     elsewhere = {"sglang"}  # holds SGLang's options, not fields: serving_sglang/test_sglang_section.py
-    assert walked | single | elsewhere >= set(PLUGINS.all("config_sections"))
+    assert walked | elsewhere >= set(PLUGINS.all("config_sections"))
     assert {"trainer.micro_batch_size", "rollout.scoring.workers", "eval.sets[0].top_p", "output.dir"} <= set(KEYS)
 
 

@@ -89,7 +89,6 @@ def test_less_than_a_group_at_once_and_a_buffer_without_room_for_a_collection_ar
 @pytest.mark.parametrize(
     ("override", "reason"),
     [
-        ("placement.colocate=true", "could not generate while it trains"),
         ("serving.update_weights_interval=2", "published after every collection"),
         ("async.max_policy_lag=2", "async.max_weight_staleness"),
     ],

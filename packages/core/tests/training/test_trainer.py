@@ -18,6 +18,9 @@ from reroll.training.worker import TrainerWorker
 class Noting:
     """A placement that keeps what its worker was asked to load."""
 
+    async def devices(self):
+        return None
+
     async def start(self, spec):
         return self
 

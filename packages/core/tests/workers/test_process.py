@@ -13,10 +13,10 @@ import psutil
 import pytest
 
 from reroll.api import WorkerDied, WorkerSpec
-from reroll.workers import process
+from reroll.workers import calling
 from reroll.workers.process import ProcessWorker
 
-HERE = {"PYTHONPATH": str(Path(__file__).parent)}
+HERE = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])}
 
 
 class Unreadable:
@@ -210,8 +210,8 @@ def test_a_reply_that_cannot_be_read_is_a_death_not_a_hang():
 
 def test_a_stopped_worker_is_noticed(monkeypatch):
     """One that neither answers nor dies."""
-    monkeypatch.setattr(process, "PING_SECONDS", 0.25)
-    monkeypatch.setattr(process, "STARTING_PINGS", 1000)
+    monkeypatch.setattr(calling, "PING_SECONDS", 0.25)
+    monkeypatch.setattr(calling, "STARTING_PINGS", 1000)
 
     async def body(worker):
         await asyncio.sleep(1.0)
@@ -224,8 +224,8 @@ def test_a_stopped_worker_is_noticed(monkeypatch):
 
 
 def test_a_busy_worker_is_left_alone(monkeypatch):
-    monkeypatch.setattr(process, "PING_SECONDS", 0.25)
-    monkeypatch.setattr(process, "STARTING_PINGS", 1000)
+    monkeypatch.setattr(calling, "PING_SECONDS", 0.25)
+    monkeypatch.setattr(calling, "STARTING_PINGS", 1000)
 
     async def body(worker):
         return await worker.call("sleep", 4)

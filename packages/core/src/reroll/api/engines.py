@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, Protocol
 
 from reroll.api.component import Component
 from reroll.api.errors import EngineError, EngineUnavailable
-from reroll.api.placement import Placement
+from reroll.api.placement import Placement, WorkerSpec
 from reroll.api.sections import RunFile
 from reroll.api.traces import VersionSpan
 
@@ -196,6 +196,12 @@ class Engine(Component):
     @abstractmethod
     async def start(cls, config: Any, context: EngineContext) -> Engine:
         """An engine that is ready to serve; EngineError if it cannot serve the model exactly."""
+
+    @classmethod
+    def worker_specs(cls, config: Any, context: EngineContext) -> Sequence[WorkerSpec]:
+        """The workers that `start` asks `context.placement` for, so that room can be made for all of a run's together.
+        One that is not told here is placed where there is room when it is started."""
+        return ()
 
     @classmethod
     def problems(cls, config: Any, context_len: int) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -59,6 +59,19 @@ class Placement(Component):
     """
 
     on_death: Callable[[WorkerDied], None] | None = None
+
+    async def devices(self) -> int | None:
+        """GPUs that it has to hand out; None where it hands none out, and workers see what their environment says."""
+        return None
+
+    async def prepare(self, specs: Sequence[WorkerSpec], share_devices: bool = False) -> None:
+        """Told once, before the first start, of the workers that will be started, trainer ranks in their order; makes
+        room for them where that has to be done for all together.
+
+        Args:
+            share_devices: engines and trainer take turns, and get the same devices.
+        """
+        return None
 
     @abstractmethod
     async def start(self, spec: WorkerSpec) -> Worker: ...

@@ -6,7 +6,6 @@ server. A group needs no default process group, and is independent of one. Impor
 
 from __future__ import annotations
 
-import os
 import re
 import socket
 import time
@@ -19,7 +18,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from reroll.api import RerollError, TensorSpec, WeightGroup
-from reroll.workers.host import interface_of, own_host
+from reroll.workers.host import choose_interface, own_host
 
 CPU = torch.device("cpu")
 POLL_SECONDS = 0.002
@@ -105,8 +104,7 @@ class Member:
 def _join(group: WeightGroup, rank: int, store: Any) -> Any:
     from torch.distributed.distributed_c10d import Backend, PrefixStore, _new_process_group_helper, _world
 
-    for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
-        os.environ.setdefault(variable, interface_of(own_host()))
+    choose_interface()
     timeout = timedelta(seconds=group.timeout)
     if store is None:
         store = dist.TCPStore(  # type: ignore[attr-defined]

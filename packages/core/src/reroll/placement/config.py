@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, ClassVar
 
 from reroll.api import ConfigSection, Hook, Selection
@@ -10,10 +9,9 @@ from reroll.api import ConfigSection, Hook, Selection
 
 class PlacementSection(ConfigSection):
     section: ClassVar[str] = "placement"
-    refused: ClassVar[Mapping[str, str]] = {
-        "colocate": "engines never share the trainer's devices: they could not generate while it trains, which "
-        "async.fully_async needs, and taking turns on one device is not built",
-    }
-
     backend: Annotated[Selection, Hook("placements")] = Selection(name="local")
-    """Where trainer and engines run: `local`, child processes on this machine."""
+    """Where trainer and engines run: `local`, child processes on this machine, or `ray`, actors of a Ray
+    cluster; options as in { name = "ray", address = "auto" }."""
+    colocate: bool = False
+    """Engines and trainer take turns on the same devices: engines give their memory up while the trainer works. For
+    runs without async.fully_async, with an engine that can do so."""

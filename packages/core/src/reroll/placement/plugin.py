@@ -15,5 +15,6 @@ def reroll_config_sections() -> list[type[ConfigSection]]:
 @hookimpl
 def reroll_placements() -> list[type[Placement]]:
     from reroll.placement.local import LocalPlacement
+    from reroll.placement.ray.placement import RayPlacement
 
-    return [LocalPlacement]
+    return [LocalPlacement, RayPlacement]

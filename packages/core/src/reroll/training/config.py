@@ -105,7 +105,7 @@ class TrainerSection(ConfigSection):
         "cpu_offload": "parameters and optimizer state stay on the device; more memory comes from more ranks "
         "(trainer.num_ranks), from trainer.activation_checkpointing and from a smaller "
         "trainer.max_tokens_per_micro_batch",
-        "offload_train": "engines never share the trainer's devices, so nothing is moved off them",
+        "offload_train": "the trainer keeps its memory; with placement.colocate the engines give theirs up",
         "gradient_checkpointing": "it is called trainer.activation_checkpointing",
         "max_tokens_per_gpu": "it is called trainer.max_tokens_per_micro_batch",
         "warmup_ratio": "it is called trainer.lr_warmup_fraction",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import socket
 from collections.abc import Awaitable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,7 +26,6 @@ from reroll.training.config import ObjectiveSection, TrainerSection
 from reroll.training.cut import MicroBatchRule, RankStep, cut_collection, pass_tokens
 from reroll.workers.together import together
 
-LOOPBACK = "127.0.0.1"
 DEATH_SECONDS = 5.0
 """How long the death of another rank is waited for when a rank fails."""
 
@@ -226,8 +224,9 @@ async def start_trainer(
     """
     objective, section = run.get(ObjectiveSection), run.get(TrainerSection)
     size = section.num_ranks
-    workers = await together(placement.start(_spec(section, rank, seed, logs)) for rank in range(size))
-    address = await workers[0].call("listen", LOOPBACK) if size > 1 else None
+    specs = trainer_specs(section, await placement.devices(), seed, logs)
+    workers = await together(placement.start(spec) for spec in specs)
+    address = await workers[0].call("listen") if size > 1 else None
     arguments = (
         address,
         model_directory,
@@ -246,8 +245,15 @@ async def start_trainer(
     return Trainer(workers, global_batch_size, rule, "cuda" if facts[0]["device"].startswith("cuda") else "cpu")
 
 
-def _spec(section: TrainerSection, rank: int, seed: int, logs: Path) -> WorkerSpec:
+def trainer_specs(section: TrainerSection, devices: int | None, seed: int, logs: Path) -> list[WorkerSpec]:
+    """The ranks, in their order, for a placement that has `devices` to hand out; None: it hands none out."""
+    return [_spec(section, rank, devices, seed, logs) for rank in range(section.num_ranks)]
+
+
+def _spec(section: TrainerSection, rank: int, devices: int | None, seed: int, logs: Path) -> WorkerSpec:
     name = f"trainer-{rank}" if section.num_ranks > 1 else "trainer"
+    on_gpu = section.device == "cuda" or (section.device == "auto" and bool(devices))
+    visible = {} if on_gpu and devices is not None else {"CUDA_VISIBLE_DEVICES": _visible_device(rank, section.device)}
     return WorkerSpec(
         name=name,
         target="reroll.training.worker:TrainerWorker",
@@ -262,13 +268,12 @@ def _spec(section: TrainerSection, rank: int, seed: int, logs: Path) -> WorkerSp
         environment={
             "OMP_NUM_THREADS": str(section.threads),
             "HF_HUB_OFFLINE": "1",
-            # All ranks are on this machine.
-            "GLOO_SOCKET_IFNAME": _loopback_interface(),
-            "NCCL_SOCKET_IFNAME": _loopback_interface(),
-            "CUDA_VISIBLE_DEVICES": _visible_device(rank, section.device),
+            **visible,
             **_allocator(),
         },
         log=logs / f"{name}.log",
+        gpus=int(on_gpu),
+        role="trainer",
     )
 
 
@@ -287,11 +292,6 @@ def _allocator() -> dict[str, str]:
     """Micro-batches differ in shape: segments that grow waste less than ones of fixed sizes."""
     names = {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"}
     return {} if names & set(os.environ) else {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
-
-
-def _loopback_interface() -> str:
-    names = [name for _, name in socket.if_nameindex()]
-    return next((name for name in names if name.startswith("lo")), "lo")
 
 
 def _correction(run: RunFile, selection: Selection | None) -> tuple[str, dict[str, object]] | None:

@@ -25,7 +25,8 @@ from reroll.training.scoring import ScoringRule, StepScores
 from reroll.training.sending import WeightSender, layout
 from reroll.training.sharding import TOLERANCE, load_policy
 from reroll.training.step import PolicyTrainer, StepSettings
-from reroll.workers.serve import load_target
+from reroll.workers.answering import load_target
+from reroll.workers.host import choose_interface, own_host
 
 logger = logging.getLogger("reroll")
 
@@ -42,6 +43,7 @@ class TrainerWorker:
     ) -> None:
         torch.set_num_threads(threads)
         torch.manual_seed(seed + rank)
+        choose_interface()
         self.ranks = Ranks(rank, size, device, compute_type)
         if self.ranks.device.type == "cpu":
             torch.use_deterministic_algorithms(True)
@@ -57,8 +59,8 @@ class TrainerWorker:
         self.trainer: PolicyTrainer
         self._scores: Sequence[StepScores] | None = None
 
-    def listen(self, host: str) -> tuple[str, int]:
-        return self.ranks.listen(host)
+    def listen(self) -> tuple[str, int]:
+        return self.ranks.listen(own_host())
 
     def load(
         self,

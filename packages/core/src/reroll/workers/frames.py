@@ -1,7 +1,7 @@
 """Frames between a controller and its worker: a length, then a pickled list of messages.
 
-Pickle is safe here: both ends of the socket pair are processes that the controller itself started,
-and nothing else can reach it.
+Pickle is safe here: both ends are processes that the controller itself started, and nothing else can reach the socket
+pair between them, or speak for an actor to whom its cluster is not open anyway.
 """
 
 from __future__ import annotations
@@ -33,6 +33,12 @@ class Reply(NamedTuple):
 def encode(messages: list[Any]) -> bytes:
     body = pickle.dumps(messages, protocol=pickle.HIGHEST_PROTOCOL)
     return HEADER.pack(len(body)) + body
+
+
+def decode(frame: bytes) -> list[Any]:
+    """The messages of a whole frame."""
+    messages: list[Any] = pickle.loads(memoryview(frame)[HEADER.size :])
+    return messages
 
 
 async def read_frame(reader: asyncio.StreamReader) -> list[Any]:

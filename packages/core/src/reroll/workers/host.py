@@ -1,17 +1,17 @@
-"""Under which address a worker listens, and through which network interface others reach it."""
+"""Under which address a worker listens, and through which interface it reaches the others."""
 
 from __future__ import annotations
 
+import ipaddress
 import os
 import socket
-from contextlib import suppress
-from ipaddress import ip_address
-
-from reroll.api import RerollError
+import struct
 
 HOST = "REROLL_HOST"
 """Variable in which a placement tells its workers the address that the run's other processes reach them at."""
 LOOPBACK = "127.0.0.1"
+ADDRESS_OF_INTERFACE = 0x8915
+"""The system call's SIOCGIFADDR (Linux)."""
 
 
 def own_host() -> str:
@@ -19,24 +19,39 @@ def own_host() -> str:
     return os.environ.get(HOST, LOOPBACK)
 
 
-def interface_of(host: str) -> str:
-    """The network interface of this machine that has the address `host`, as gloo and NCCL want it named."""
-    address = socket.gethostbyname(host)
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def choose_interface() -> None:
+    """Has gloo and NCCL connect through the interface of `own_host`, which they would guess from the machine's name.
+    Beyond loopback what the user has set stays: a fabric for tensors may be another one."""
+    host = own_host()
+    name = interface_of(host)
+    for variable in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+        if name is not None and (is_loopback(host) or variable not in os.environ):
+            os.environ[variable] = name
+
+
+def interface_of(host: str) -> str | None:
+    """The name of the interface that has the address; None if none is found."""
     names = [name for _, name in socket.if_nameindex()]
-    if ip_address(address).is_loopback:
+    if is_loopback(host):
         return next((name for name in names if name.startswith("lo")), "lo")
-    found = next((name for name in names if _address(name) == address), None)
-    if found is None:
-        raise RerollError(f"{HOST} is {host!r}, which is no address of this machine; its interfaces: {names}")
-    return found
+    return next((name for name in names if _address(name) == host), None)
 
 
 def _address(interface: str) -> str | None:
-    """The interface's IPv4 address (Linux)."""
-    import fcntl
+    """Its IPv4 address, where the system says."""
+    try:
+        import fcntl
 
-    get_interface_address = 0x8915
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking, suppress(OSError):
-        reply = fcntl.ioctl(asking, get_interface_address, interface.encode()[:15].ljust(256, b"\0"))
-        return socket.inet_ntoa(reply[20:24])
-    return None
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+            request = struct.pack("256s", interface.encode()[:15])
+            answer = fcntl.ioctl(asking.fileno(), ADDRESS_OF_INTERFACE, request)
+    except (OSError, ImportError):
+        return None
+    return socket.inet_ntoa(answer[20:24])

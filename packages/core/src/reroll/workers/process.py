@@ -3,36 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
-from reroll.api import WorkerDied, WorkerSpec
-from reroll.workers.frames import PING, Call, Reply, encode, read_frame
+from reroll.api import WorkerSpec
+from reroll.workers.calling import CallingWorker
+from reroll.workers.frames import read_frame
 
 LAST_WORDS = 12
 """Lines of a dead worker's output that its error repeats."""
-PING_SECONDS = 5.0
-MISSED_PINGS = 4
-STARTING_PINGS = 24
-"""A worker that answers no ping for so many intervals is given up. Intervals are counted instead of seconds, so that
-a machine which slept does not kill its workers when it wakes. Before its first answer, while the interpreter starts,
-it has `STARTING_PINGS` of them."""
 
 
-class ProcessWorker:
-    """A worker in a child process on this machine.
-
-    Calls made in one turn of the event loop travel in one frame, in order, so that a worker which
-    receives them sees them together.
-    """
+class ProcessWorker(CallingWorker):
+    """A worker in a child process on this machine."""
 
     def __init__(
         self,
@@ -42,21 +31,12 @@ class ProcessWorker:
         log: Path,
         keep_log: bool,
     ) -> None:
-        self.name = name
+        super().__init__(name)
         self.process = process
         self.log = log
         self._keep_log = keep_log
         self._writer = streams[1]
-        self._ids = itertools.count()
-        self._waiting: dict[int, asyncio.Future[Any]] = {}
-        self._outgoing: list[Call] = []
-        self._died: WorkerDied | None = None
-        self._closing = False
-        self._given_up = ""
-        self.on_death: Callable[[WorkerDied], None] | None = None
-        """Called once if the worker ends without having been asked to."""
         self._reading = asyncio.create_task(self._read(streams[0]), name=f"read {name}")
-        self._pinging = asyncio.create_task(self._ping(), name=f"ping {name}")
 
     @classmethod
     async def start(cls, spec: WorkerSpec) -> ProcessWorker:
@@ -67,36 +47,11 @@ class ProcessWorker:
         with log.open("ab") as output, theirs:
             process = _spawn(spec, theirs, output)
         worker = cls(spec.name, process, await asyncio.open_unix_connection(sock=ours), log, keep)
-        try:
-            await worker._send(spec.target, (), dict(spec.arguments))
-        except BaseException:
-            await worker.close(timeout=0)
-            raise
+        await worker._make(spec)
         return worker
 
-    def call(self, method: str, *arguments: Any, **keywords: Any) -> asyncio.Future[Any]:
-        return self._send(method, arguments, keywords)
-
-    def _send(self, method: str, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> asyncio.Future[Any]:
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[Any] = loop.create_future()
-        if self._died is not None:
-            future.set_exception(self._died)
-            return future
-        call = Call(next(self._ids), method, arguments, keywords)
-        self._waiting[call.id] = future
-        if not self._outgoing:
-            loop.call_soon(self._flush)
-        self._outgoing.append(call)
-        return future
-
-    def _flush(self) -> None:
-        calls, self._outgoing = self._outgoing, []
-        try:
-            self._writer.write(encode(calls))
-        except Exception as error:  # an argument that cannot be pickled
-            for call in calls:
-                self._resolve(Reply(call.id, None, error))
+    def _transmit(self, frame: bytes) -> None:
+        self._writer.write(frame)
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
         try:
@@ -111,47 +66,10 @@ class ProcessWorker:
             self.kill()
             await self._mourn(f"; its reply could not be read: {type(error).__name__}: {error}")
 
-    async def _ping(self) -> None:
-        """Notices a worker that neither lives nor dies: stopped, or stuck outside of Python."""
-        missed, limit = 0, STARTING_PINGS
-        while missed < limit:
-            await asyncio.sleep(PING_SECONDS)
-            if self._died is not None:
-                return
-            pong = self._send(PING, (), {})
-            pong.add_done_callback(lambda done: done.cancelled() or done.exception())  # a death is told elsewhere
-            await asyncio.wait([pong], timeout=PING_SECONDS)
-            missed, limit = (0, MISSED_PINGS) if pong.done() else (missed + 1, limit)
-        # Noted before the kill: the connection closes with it, and whoever reads it may be the first to mourn.
-        self._given_up = f" after it had not answered for {2 * PING_SECONDS * limit:g} s"
-        self.kill()
-        await self._mourn()
-
-    def _resolve(self, reply: Reply) -> None:
-        future = self._waiting.pop(reply.id, None)
-        if future is None or future.done():
-            return
-        if reply.error is not None:
-            future.set_exception(reply.error)
-        else:
-            future.set_result(reply.value)
-
-    async def _mourn(self, why: str = "") -> None:
-        """Every waiting call fails with the worker's name and its last words. The first reason stays."""
+    async def _how_it_ended(self) -> tuple[str, str]:
         code = await _wait(self.process, 5.0)
         how = "is still running without a connection" if code is None else describe_exit(code)
-        words = "" if self._closing else last_lines(self.log)
-        if self._died is not None:
-            return
-        self._died = WorkerDied(
-            self.name, f"{how}{self._given_up}{why}" + (f"; its last words:\n{words}" if words else "")
-        )
-        for future in self._waiting.values():
-            if not future.done():
-                future.set_exception(self._died)
-        self._waiting.clear()
-        if not self._closing and self.on_death is not None:
-            self.on_death(self._died)
+        return how, last_lines(self.log)
 
     async def close(self, timeout: float = 10.0) -> None:
         """Closes the connection, at which a worker ends by itself; kills it after `timeout` seconds."""

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from reroll.api import Verdict, Verifier
 from reroll.rollouts.scoring.contract import ContractViolation, checked, checked_group, described, failed
 from reroll.rollouts.scoring.progress import LOADING, WORKING, ProgressPage
-from reroll.workers.serve import load_target
+from reroll.workers.answering import load_target
 
 LOG_BYTES = 1 << 20
 """What verifiers print is cut back to nothing above this size; it is only read for last words."""

@@ -80,14 +80,18 @@ class LocalEngine(Engine):
             EngineError: the model cannot be served exactly.
         """
         config = config or LocalEngineConfig()
+        (spec,) = cls.worker_specs(config, context)
+        return cls(config, await context.placement.start(spec))
+
+    @classmethod
+    def worker_specs(cls, config: LocalEngineConfig, context: EngineContext) -> tuple[WorkerSpec]:
         arguments = {
             "model_dir": str(context.model_directory),
             "version": context.version,
             **config.model_dump(),
         }
         environment = {"OMP_NUM_THREADS": str(config.threads), "TOKENIZERS_PARALLELISM": "false"}
-        spec = WorkerSpec(context.name, TARGET, arguments, environment, context.log)
-        return cls(config, await context.placement.start(spec))
+        return (WorkerSpec(context.name, TARGET, arguments, environment, context.log, role="engine"),)
 
     @classmethod
     def problems(cls, config: LocalEngineConfig, context_len: int) -> list[str]:

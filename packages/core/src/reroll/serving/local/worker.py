@@ -1,6 +1,6 @@
 """The engine's worker process: what the controller calls.
 
-Methods that return a Future are answered when it is done; see `reroll.workers.serve`.
+Methods that return a Future are answered when it is done; see `reroll.workers.answering`.
 """
 
 from __future__ import annotations

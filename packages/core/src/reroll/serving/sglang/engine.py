@@ -20,6 +20,7 @@ from reroll.api import (
     WeightBucket,
     WeightGroup,
     WeightStream,
+    WorkerSpec,
 )
 
 if TYPE_CHECKING:
@@ -85,6 +86,14 @@ class SGLangEngine(Engine):
             await server.close()
             raise
         return engine
+
+    @classmethod
+    def worker_specs(cls, config: Any, context: EngineContext) -> list[WorkerSpec]:
+        from reroll.serving.sglang.server import launcher_spec, settings_of
+
+        config = config or SGLangEngineConfig()
+        settings = settings_of(context, config.max_concurrent_requests)
+        return [] if settings.url else [launcher_spec(settings)]
 
     async def _begin(self) -> None:
         """From a server that starts to one that is ready, with nothing left of what it did for others."""

@@ -91,6 +91,18 @@ def settings_of(context: EngineContext, connections: int) -> ServerSettings:
     )
 
 
+def launcher_spec(settings: ServerSettings) -> WorkerSpec:
+    """The worker that launches the server, on whose node and devices it runs."""
+    return WorkerSpec(
+        name=settings.name,
+        target=LAUNCHER,
+        arguments={"python": settings.python, "log": settings.log},
+        log=settings.log,
+        gpus=settings.ranks if settings.device == "cuda" else 0,
+        role="engine",
+    )
+
+
 def _key(serving: ServingSection) -> str:
     """Generated for a server that is launched here; of another one, from the environment."""
     if not serving.urls:
@@ -259,15 +271,7 @@ class LaunchedServer(Server):
         if hasattr(self, "client"):
             await self.client.close()
         if self._worker is None:
-            spec = WorkerSpec(
-                name=settings.name,
-                target=LAUNCHER,
-                arguments={"python": settings.python, "log": settings.log},
-                log=settings.log,
-                gpus=settings.ranks if settings.device == "cuda" else 0,
-                role="engine",
-            )
-            self._worker = await settings.placement.start(spec)
+            self._worker = await settings.placement.start(launcher_spec(settings))
         host, port = await self._worker.call("launch", settings.arguments, settings.environment, settings.key)
         self._connect(f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}")
         ended = asyncio.ensure_future(self._worker.call("ended"))
