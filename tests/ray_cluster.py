@@ -32,14 +32,19 @@ print([name for name, group in placement_group_table().items() if group["state"]
 
 
 @contextmanager
-def two_nodes(modules):
-    """Starts the nodes and gives the address. Workers can import what lies in the folder `modules`."""
-    path = os.pathsep.join([str(modules), os.environ.get("PYTHONPATH", "")])
-    # The system's own folder for such things: sockets take no long paths.
+def quiet_ray(**environment):
+    """Ray in here keeps its files in a folder of its own, in the system's: sockets take no long paths."""
     with (
         tempfile.TemporaryDirectory(prefix="ray-", ignore_cleanup_errors=True) as folder,
-        patch.dict(os.environ, {**QUIET, "RAY_TMPDIR": folder, "PYTHONPATH": path}),
+        patch.dict(os.environ, {**QUIET, "RAY_TMPDIR": folder, **environment}),
     ):
+        yield
+
+
+@contextmanager
+def two_nodes(modules):
+    """Starts the nodes and gives the address. Workers can import what lies in the folder `modules`."""
+    with quiet_ray(PYTHONPATH=os.pathsep.join([str(modules), os.environ.get("PYTHONPATH", "")])):
         from ray.cluster_utils import Cluster
 
         cluster = Cluster(initialize_head=True, head_node_args=NODE)

@@ -1,6 +1,7 @@
 """Workers on a Ray cluster of two nodes: what a run computes there, and what it leaves there."""
 
 import asyncio
+import json
 import os
 import signal
 import subprocess
@@ -13,12 +14,13 @@ from pathlib import Path
 import psutil
 import pytest
 from driving import run_and_watch, session_of
-from ray_cluster import left_over, two_nodes
+from ray_cluster import left_over, quiet_ray, two_nodes
 
 from reroll.api import RerollError, WorkerDied, WorkerSpec
 from reroll.loop import train
 from reroll.placement.ray.config import RayPlacementConfig
 from reroll.placement.ray.placement import RayPlacement
+from reroll.workers import calling
 
 pytestmark = pytest.mark.ray
 CONFIGS = Path(__file__).parents[1] / "configs"
@@ -172,6 +174,29 @@ def test_a_death_is_told_once_with_name_and_last_words(address, tmp_path):
     assert left_over(address) == ([], [])
 
 
+def test_a_stopped_worker_is_noticed_and_ended(address, monkeypatch):
+    """One that neither answers nor dies."""
+    monkeypatch.setattr(calling, "PING_SECONDS", 0.25)
+    monkeypatch.setattr(calling, "STARTING_PINGS", 1000)
+
+    async def body(placement):
+        worker = await placement.start(spec())
+        pid = (await worker.call("place"))[0]
+        await asyncio.sleep(1)
+        os.kill(pid, signal.SIGSTOP)
+        with pytest.raises(WorkerDied, match="had not answered for 2 s"):
+            await asyncio.wait_for(worker.call("notes"), 60)
+        return pid
+
+    pid = placed(address, body)
+    for _ in range(300):
+        if not psutil.pid_exists(pid):
+            return
+        time.sleep(0.1)
+    os.kill(pid, signal.SIGKILL)
+    pytest.fail(f"the stopped process {pid} is left")
+
+
 def test_ranks_lie_next_to_each_other(address):
     specs = [
         *(spec(number, role="trainer") for number in range(2)),
@@ -287,6 +312,25 @@ def test_a_killed_rank_ends_a_run_with_its_name(address, run_file, tmp_path):
     (death,) = asyncio.run(body())
     assert death.worker == "trainer"
     assert left_over(address) == ([], [])
+
+
+def test_an_interrupted_run_takes_its_own_cluster_down(run_file, tmp_path):
+    """Ctrl-C reaches every process that was started from the terminal, Ray's among them: the run must end by itself."""
+    output = tmp_path / "run"
+    overrides = ['placement.backend="ray"', f'output.dir="{output}"', "rollout.num_rollout=10000"]
+    command = [sys.executable, "-m", "reroll", "train", str(run_file()), *(f"--set={each}" for each in overrides)]
+    with quiet_ray(), subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE, text=True) as program:
+        while not (output / "rollouts" / "step_0" / "train_rollouts.done").exists():
+            assert program.poll() is None, program.stderr.read()
+            time.sleep(0.1)
+        started = psutil.Process(program.pid).children(recursive=True)
+        os.killpg(program.pid, signal.SIGINT)
+        told = program.stderr.read()
+    assert program.returncode == 130, told
+    assert "SIGINT: ending the run" in told
+    assert json.loads((output / "summary.json").read_text())["ended"] == "interrupted"
+    _, alive = psutil.wait_procs(started, timeout=30)
+    assert alive == []
 
 
 @pytest.mark.gpu

@@ -1,10 +1,13 @@
 """Which bundle each worker gets."""
 
+import asyncio
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reroll.api import WorkerSpec
+from reroll.api import RerollError, WorkerSpec
+from reroll.placement.ray import placement
 from reroll.placement.ray.bundles import Bundle, Place, assign, make_bundles
 
 
@@ -70,3 +73,9 @@ def test_a_ray_client_is_refused():
 
     with pytest.raises(ValueError, match="start it on a node of the cluster"):
         RayPlacementConfig(address="ray://head:10001")
+
+
+def test_without_ray_the_error_says_what_to_install(monkeypatch):
+    monkeypatch.setattr(placement, "find_spec", lambda name: None)
+    with pytest.raises(RerollError, match=r"pip install 'reroll\[ray\]'"):
+        asyncio.run(placement.RayPlacement().prepare(ranks(1)))

@@ -4,14 +4,16 @@ import asyncio
 import inspect
 from pathlib import Path
 
+import pytest
 import tomli_w
 
 from reroll.config import load_run_file
 from reroll.plan import constant_length, correction, scoring_reasons, size_problems, total_steps
 from reroll.plugins import load_plugins
+from reroll.training.config import TrainerSection
 from reroll.training.objective import Recipe
 from reroll.training.step import StepSettings
-from reroll.training.trainer import start_trainer
+from reroll.training.trainer import start_trainer, trainer_specs
 from reroll.training.worker import TrainerWorker
 
 
@@ -83,3 +85,23 @@ def test_every_option_reaches_the_worker(tmp_path):
     assert (settings.lr_decay_style, settings.warmup_steps, settings.decay_steps) == ("wsd", 2, 10)
     assert (settings.warmup_init, settings.wsd_decay_steps, settings.wsd_decay_style) == (0.25, 3, "cosine")
     assert given["use_reference"]
+
+
+@pytest.mark.parametrize(
+    ("device", "handed_out", "gpus", "visible"),
+    [
+        ("auto", None, 0, ["3", "5"]),
+        ("cuda", None, 1, ["3", "5"]),
+        ("cpu", None, 0, ["", ""]),
+        ("auto", 8, 1, [None, None]),
+        ("auto", 0, 0, ["", ""]),
+        ("cpu", 8, 0, ["", ""]),
+    ],
+)
+def test_ranks_leave_the_choice_of_devices_to_a_placement_that_hands_them_out(
+    monkeypatch, device, handed_out, gpus, visible
+):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "3,5")
+    specs = trainer_specs(TrainerSection(num_ranks=2, device=device), handed_out, 0, Path("logs"))
+    assert [spec.gpus for spec in specs] == [gpus, gpus]
+    assert [spec.environment.get("CUDA_VISIBLE_DEVICES") for spec in specs] == visible

@@ -253,7 +253,10 @@ def trainer_specs(section: TrainerSection, devices: int | None, seed: int, logs:
 def _spec(section: TrainerSection, rank: int, devices: int | None, seed: int, logs: Path) -> WorkerSpec:
     name = f"trainer-{rank}" if section.num_ranks > 1 else "trainer"
     on_gpu = section.device == "cuda" or (section.device == "auto" and bool(devices))
-    visible = {} if on_gpu and devices is not None else {"CUDA_VISIBLE_DEVICES": _visible_device(rank, section.device)}
+    if devices is None:
+        visible = {"CUDA_VISIBLE_DEVICES": _visible_device(rank, section.device)}
+    else:  # a rank on a GPU sees what it is given, another one none that were given to somebody else
+        visible = {} if on_gpu else {"CUDA_VISIBLE_DEVICES": ""}
     return WorkerSpec(
         name=name,
         target="reroll.training.worker:TrainerWorker",
