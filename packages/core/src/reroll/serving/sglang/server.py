@@ -7,7 +7,7 @@ import os
 import secrets
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,7 +108,6 @@ class Server(ABC):
 
     Attributes:
         weights_unknown: what it serves was not loaded by this run.
-        watches: whether health is asked for; a paused server fails SGLang's own check.
     """
 
     weights_unknown: bool
@@ -117,7 +116,6 @@ class Server(ABC):
         self.settings = settings
         self.name = settings.name
         self.url = settings.url or ""
-        self.watches = True
         self.client: SGLangClient
         self._lost: asyncio.Future[EngineUnavailable] = asyncio.get_running_loop().create_future()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -131,8 +129,13 @@ class Server(ABC):
         return await asyncio.shield(self._lost)
 
     @property
-    def is_lost(self) -> bool:
-        return self._lost.done()
+    def loss(self) -> EngineUnavailable | None:
+        """Why it was lost, if it was."""
+        return self._lost.result() if self._lost.done() else None
+
+    def on_loss(self, told: Callable[[], None]) -> None:
+        """Has it called when the server is lost, once for each `start`."""
+        self._lost.add_done_callback(lambda _: told())
 
     def note_loss(self, error: EngineUnavailable) -> None:
         if not self._lost.done():
@@ -151,7 +154,7 @@ class Server(ABC):
 
     async def limits(self) -> Limits:
         """What the server says of itself, and the model's files."""
-        info = await self.client.control("/server_info", method="GET", timeout=self.settings.health_timeout)
+        info = await self.client.control("/server_info", method="GET")
         files = ModelFiles(self.settings.model_directory)
         text = files.config.get("text_config") or files.config
         context_len = info.get("context_length") or files.max_context or sys.maxsize
@@ -159,11 +162,17 @@ class Server(ABC):
         return Limits(text["vocab_size"], context_len, tokens, True, "raise sglang.mem_fraction_static")
 
     async def close(self) -> None:
-        if self._watch is not None:
-            self._watch.cancel()
+        self.unwatch()
         for task in list(self._tasks):
             task.cancel()
         if hasattr(self, "client"):
+            await self.client.close()
+
+    async def _disconnect(self) -> None:
+        """From the server as it was before, and tells whoever still waits for it."""
+        self.unwatch()
+        if hasattr(self, "client"):
+            self.note_loss(EngineUnavailable(f"SGLang at {self.url} is started again"))
             await self.client.close()
 
     def _connect(self, url: str) -> None:
@@ -173,40 +182,40 @@ class Server(ABC):
             self.settings.key,
             connections=self.settings.connections,
             request_timeout=self.settings.request_timeout,
+            answer_timeout=self.settings.health_timeout,
             generate_url=self.settings.router,
         )
-        if self._lost.done():
-            self._lost = asyncio.get_running_loop().create_future()
+        self._lost = asyncio.get_running_loop().create_future()
 
     async def _ready(self) -> None:
         """Until the server generates."""
         while True:
             with suppress(EngineUnavailable):
-                status, _ = await self.client.ask("/health", method="GET", timeout=self.settings.health_timeout)
+                status, _ = await self.client.ask("/health", method="GET")
                 if status == 200:
                     break
             await asyncio.sleep(POLL_SECONDS)
-        self._watch_health()
 
-    def _watch_health(self) -> None:
-        if self._watch is not None:
-            self._watch.cancel()
+    def watch(self) -> None:
+        """Asks for health from here on; a server that lives and does not serve is lost as well."""
+        self.unwatch()
         self._watch = asyncio.create_task(self._keep_asking(), name=f"health of {self.name}")
 
+    def unwatch(self) -> None:
+        """For a paused server, which fails SGLang's own check, also where it was asked before the pause."""
+        if self._watch is not None:
+            self._watch.cancel()
+
     async def _keep_asking(self) -> None:
-        """A server that lives and does not serve is lost as well."""
         while not self._lost.done():
             await asyncio.sleep(self.settings.health_interval)
-            if not self.watches:
-                continue
             try:
-                status, text = await self.client.ask("/health", method="GET", timeout=self.settings.health_timeout)
+                status, text = await self.client.ask("/health", method="GET")
             except EngineUnavailable as error:
-                if self.watches:
-                    self.note_loss(error)
-                continue
-            if status != 200 and self.watches:
-                self.note_loss(EngineUnavailable(f"SGLang at {self.url} is not healthy: {status} {text[:200]}"))
+                self.note_loss(error)
+            else:
+                if status != 200:
+                    self.note_loss(EngineUnavailable(f"SGLang at {self.url} is not healthy: {status} {text[:200]}"))
 
 
 class AttachedServer(Server):
@@ -216,8 +225,7 @@ class AttachedServer(Server):
 
     async def start(self) -> None:
         assert self.settings.url is not None
-        if hasattr(self, "client"):
-            await self.client.close()
+        await self._disconnect()
         self._connect(self.settings.url)
         # A paused one is no fault: it is told to go on next.
         status, text = await self._answer()
@@ -227,15 +235,15 @@ class AttachedServer(Server):
             )
         if status != 200:
             raise EngineError(f"{self.url} does not answer as SGLang does: {status} {text[:200]}")
-        self._watch_health()
 
     async def _answer(self) -> tuple[int, str]:
         limit = self.settings.startup_timeout
+        last = EngineUnavailable(f"SGLang at {self.url} does not answer")
         try:
             async with asyncio.timeout(limit):
                 while True:
                     try:
-                        return await self.client.ask("/model_info", method="GET", timeout=self.settings.health_timeout)
+                        return await self.client.ask("/model_info", method="GET")
                     except EngineUnavailable as error:
                         last = error
                     await asyncio.sleep(POLL_SECONDS)
@@ -254,10 +262,7 @@ class LaunchedServer(Server):
 
     async def start(self) -> None:
         settings = self.settings
-        if self._watch is not None:
-            self._watch.cancel()
-        if hasattr(self, "client"):
-            await self.client.close()
+        await self._disconnect()
         if self._worker is None:
             spec = WorkerSpec(
                 name=settings.name,
