@@ -155,8 +155,8 @@ def start(asked, *requests):
     return [asyncio.ensure_future(asked.generate(one)) for one in requests]
 
 
-def run(body):
+def run(body, seconds=SECONDS):
     async def bounded():
-        await asyncio.wait_for(body, SECONDS)
+        await asyncio.wait_for(body, seconds)
 
     asyncio.run(bounded())

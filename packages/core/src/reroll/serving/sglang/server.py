@@ -144,13 +144,15 @@ class Server(ABC):
     def beside(self, work: Coroutine[Any, Any, Any]) -> None:
         """Does something whose failure is told otherwise."""
 
-        async def quietly() -> None:
-            with suppress(EngineError):
-                await work
+        def ended(task: asyncio.Task[Any]) -> None:
+            self._tasks.discard(task)
+            if not task.cancelled():
+                with suppress(EngineError):
+                    task.result()
 
-        task = asyncio.create_task(quietly())
+        task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(ended)
 
     async def limits(self) -> Limits:
         """What the server says of itself, and the model's files."""
