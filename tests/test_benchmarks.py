@@ -1,6 +1,8 @@
 """The benchmarks that compare arithmetic find the same one."""
 
 import importlib.util
+import json
+import subprocess
 import sys
 from dataclasses import replace
 from functools import partial
@@ -38,3 +40,15 @@ def test_another_step_is_refused(trainer_benchmark, tmp_path, monkeypatch):
     monkeypatch.setattr(trainer_benchmark, "Recipe", per_token)
     with pytest.raises(SystemExit, match="different gradient norms"):
         trainer_benchmark.measure(small(trainer_benchmark), trainer_benchmark.model_directory("tiny", tmp_path), 1)
+
+
+@pytest.mark.slow
+def test_the_client_benchmark_measures_every_way_to_ask(tmp_path):
+    file = tmp_path / "numbers.json"
+    command = [sys.executable, str(BENCHMARKS / "client.py"), "--in-flight", "20", "--tokens", "16", "--rounds", "1"]
+    ended = subprocess.run([*command, "--json", str(file)], capture_output=True, text=True, timeout=200)
+    assert "ms of CPU a request" in ended.stdout, ended.stderr  # its limit is for thousands on a machine of its own
+    numbers = json.loads(file.read_text())
+    assert numbers["results"][0]["in_flight"] == 20
+    assert set(numbers["results"][0]["ratios"]) == {"client", "engine", "router"}
+    assert set(numbers["memory_kib"]) == {"bare", "client", "engine", "router"}

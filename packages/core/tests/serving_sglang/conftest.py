@@ -1,9 +1,12 @@
 """The environment with a real SGLang, where there is one."""
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 
 @pytest.fixture(scope="session")

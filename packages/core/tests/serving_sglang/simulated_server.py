@@ -18,7 +18,7 @@ import asyncio
 import hashlib
 import json
 import os
-from collections import Counter
+from collections import Counter, deque
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -67,6 +67,8 @@ routes = web.RouteTableDef()
 SCHEDULER = web.AppKey("scheduler", Scheduler)
 FAULTS = web.AppKey("faults", list[Fault])
 COUNTS = web.AppKey("counts", Counter[str])
+CALLS = web.AppKey("calls", deque[tuple[str, Any]])
+"""Control routes that were posted to, the last ones, with what they were told."""
 
 
 def server(request: web.Request) -> Scheduler:
@@ -74,7 +76,7 @@ def server(request: web.Request) -> Scheduler:
 
 
 async def body_of(request: web.Request) -> dict[str, Any]:
-    given = await request.json() if request.can_read_body else {}
+    given = await request.json() if request.body_exists else {}
     if not isinstance(given, dict):
         raise Refused("the body is no JSON object")
     return given
@@ -248,6 +250,7 @@ async def simulation(request: web.Request) -> web.Response:
     return web.json_response(
         {
             "counts": request.app[COUNTS],
+            "calls": list(request.app[CALLS]),
             "generated": one.generated,
             "in_flight": len(one.requests),
             "produced": {rid: running.produced() for rid, running in one.requests.items()},
@@ -293,6 +296,8 @@ async def faults(request: web.Request, handler: Any) -> web.StreamResponse:
     if request.path == "/simulate":
         return await handler(request)
     request.app[COUNTS][request.path] += 1
+    if request.method == "POST" and request.path != "/generate":
+        request.app[CALLS].append((request.path_qs, await request.json() if request.body_exists else None))
     ordered = request.app[FAULTS]
     fault = next((item for item in ordered if item.path == request.path and item.times), None)
     if fault is None or not fault.strikes():
@@ -324,6 +329,7 @@ async def refusals(request: web.Request, handler: Any) -> web.StreamResponse:
 async def serve(options: argparse.Namespace) -> None:
     application = web.Application(middlewares=[keys, faults, refusals], client_max_size=2**30)
     application[SCHEDULER], application[FAULTS], application[COUNTS] = Scheduler(options), [], Counter()
+    application[CALLS] = deque(maxlen=1000)
     application.add_routes(routes)
     runner = web.AppRunner(application, handler_cancellation=True, access_log=None)
     await runner.setup()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import resource
+import secrets
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from hashlib import sha256
 from typing import Any
 
 import aiohttp
@@ -23,13 +24,13 @@ from reroll.api import (
     VersionSpan,
 )
 
-RID_DIGITS = 30
-"""Of a request's own id, so that all have one length: SGLang aborts what an id is a prefix of."""
 RESENDS = 2
-"""A request whose connection broke is made anew so often, under another number: nothing of the first one is kept, and
-its seed makes the same response."""
+"""A request whose connection broke is made anew so often, under another id: nothing of the first one is kept, and its
+seed makes the same response."""
 BUSY_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0)
 """Waits before a request is made again that a server with a full queue refused; the last one repeats."""
+ANSWER_SECONDS = 20.0
+ABORT_CONNECTIONS = 4
 SPARE_FILES = 256
 """Open files beside connections."""
 KEEP_SECONDS = 2.0
@@ -45,6 +46,7 @@ class SGLangClient:
         key: bearer token; empty where the server wants none.
         connections: most requests in flight; more wait here, first come first served.
         request_timeout: seconds that a response may take once it was sent; None waits.
+        answer_timeout: seconds that a control route may take, but for those which are told to be slow.
         generate_url: where responses come from, if not from the server itself.
     """
 
@@ -55,6 +57,7 @@ class SGLangClient:
         *,
         connections: int,
         request_timeout: float | None = None,
+        answer_timeout: float = ANSWER_SECONDS,
         generate_url: str | None = None,
     ) -> None:
         self.url = url.rstrip("/")
@@ -74,11 +77,23 @@ class SGLangClient:
         self._control = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(limit=16, force_close=True), headers=headers, timeout=waits
         )
+        # Nor behind the aborts of requests that nobody waits for any more, which may be thousands at once.
+        self._aborts = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=ABORT_CONNECTIONS, force_close=True), headers=headers, timeout=waits
+        )
+        self._aborting: set[asyncio.Task[None]] = set()
         self._timeout = request_timeout
+        self._answer_timeout = answer_timeout
+        # All of one length: SGLang aborts every request whose id begins with the given one, which must be one that it
+        # has. And no other client's, of which the server may still have requests.
+        self._ids = (f"{secrets.token_hex(8)}{number:016x}" for number in itertools.count())
+        self._sent: dict[str, str] = {}  # SGLang's ids of requests in flight
 
     async def close(self) -> None:
-        await self._requests.close()
-        await self._control.close()
+        for task in list(self._aborting):
+            task.cancel()
+        for session in (self._requests, self._control, self._aborts):
+            await session.close()
 
     async def generate(self, request: GenerationRequest) -> Completion:
         """The server's response.
@@ -88,26 +103,34 @@ class SGLangClient:
             EngineUnavailable: it does not answer.
             EngineError: it refuses the key, or answers what cannot be read.
         """
-        queued = time.time()
-        sent = broken = busy = 0
+        try:
+            return await self._respond(request, time.time())
+        except asyncio.CancelledError:
+            # The closed connection tells the server as well, some seconds later.
+            self._abort_beside(request.request_id)
+            raise
+        finally:
+            self._sent.pop(request.request_id, None)
+
+    async def _respond(self, request: GenerationRequest, queued: float) -> Completion:
+        broken = busy = 0
         while True:
-            body = generation_body(request, f"{rid_of(request.request_id)}{sent % 100:02}")
-            sent += 1
+            rid = self._sent[request.request_id] = next(self._ids)
+            body = generation_body(request, rid)
             try:
                 async with asyncio.timeout(self._timeout):
                     status, found = await self._post(body)
             except TimeoutError:
-                with suppress(EngineError):
-                    await self.abort(request.request_id)
+                self._abort_beside(request.request_id)
                 raise RequestRefused(
                     f"request {request.request_id!r}: no response within {self._timeout:g} s; raise "
                     "serving.request_timeout, or lower rollout.rollout_max_response_len"
                 ) from None
             except DISCONNECTED as error:
                 broken += 1
-                if broken > RESENDS:
+                if broken > RESENDS or self._requests.closed:
                     raise self._unavailable(error) from error
-                await asyncio.sleep(0)
+                await asyncio.sleep(0)  # the ends of other idle connections are noticed, and those not used again
                 continue
             if status == 200:
                 return read_completion(found, request, queued)
@@ -123,15 +146,18 @@ class SGLangClient:
         return response.status, _parsed(raw) if response.status == 200 else raw
 
     async def control(
-        self, path: str, body: Mapping[str, Any] | None = None, *, method: str = "POST", timeout: float | None = None
+        self, path: str, body: Mapping[str, Any] | None = None, *, method: str = "POST", slow: bool = False
     ) -> Any:
         """The answer of a control route, parsed where it is JSON.
 
+        Args:
+            slow: it may take as long as it takes.
+
         Raises:
-            EngineUnavailable: no answer, or none within `timeout` seconds.
+            EngineUnavailable: no answer, or none in time.
             EngineError: the server says no; with its reason.
         """
-        status, text = await self.ask(path, body, method=method, timeout=timeout)
+        status, text = await self.ask(path, body, method=method, slow=slow)
         if status != 200:
             raise self._failure(path, status, text)
         with suppress(ValueError):
@@ -139,13 +165,18 @@ class SGLangClient:
         return text
 
     async def ask(
-        self, path: str, body: Mapping[str, Any] | None = None, *, method: str = "POST", timeout: float | None = None
+        self, path: str, body: Mapping[str, Any] | None = None, *, method: str = "POST", slow: bool = False
     ) -> tuple[int, str]:
         """Status and text of a control route, whatever they are."""
+        return await self._ask(self._control, path, body, method, None if slow else self._answer_timeout)
+
+    async def _ask(
+        self, session: aiohttp.ClientSession, path: str, body: Any, method: str, timeout: float | None
+    ) -> tuple[int, str]:
         try:
             async with (
                 asyncio.timeout(timeout),
-                self._control.request(method, self.url + path, json=body if method == "POST" else None) as response,
+                session.request(method, self.url + path, json=body if method == "POST" else None) as response,
             ):
                 return response.status, await response.text()
         except TimeoutError:
@@ -154,9 +185,21 @@ class SGLangClient:
             raise self._unavailable(error) from error
 
     async def abort(self, request_id: str | None) -> None:
-        """Ends one request, whatever its number, or all."""
-        body = {"abort_all": True} if request_id is None else {"rid": rid_of(request_id)}
-        await self.control("/abort_request", body)
+        """Ends one request that is in flight here, or all that the server has."""
+        if request_id is None:
+            await self.control("/abort_request", {"abort_all": True})
+        elif request_id in self._sent:
+            await self.control("/abort_request", {"rid": self._sent[request_id]})
+
+    def _abort_beside(self, request_id: str) -> None:
+        """Nobody waits for the response, and nobody needs to know whether this reaches the server."""
+        task = asyncio.create_task(self._abort_quietly(self._sent[request_id]))
+        self._aborting.add(task)
+        task.add_done_callback(self._aborting.discard)
+
+    async def _abort_quietly(self, rid: str) -> None:
+        with suppress(EngineError):
+            await self._ask(self._aborts, "/abort_request", {"rid": rid}, "POST", None)
 
     def _unavailable(self, error: BaseException) -> EngineUnavailable:
         return EngineUnavailable(f"SGLang at {self.url} does not answer: {type(error).__name__}: {error}")
@@ -173,11 +216,6 @@ class SGLangClient:
         if status in (401, 403):
             return self._failure("/generate", status, text)
         return RequestRefused(f"request {request.request_id!r}: SGLang answers with {status}: {_reason(text)}")
-
-
-def rid_of(request_id: str) -> str:
-    """The part of SGLang's id that a request's every number has in common."""
-    return sha256(request_id.encode()).hexdigest()[:RID_DIGITS]
 
 
 def generation_body(request: GenerationRequest, rid: str) -> bytes:
@@ -216,6 +254,8 @@ def read_completion(found: Any, request: GenerationRequest, queued: float) -> Co
         meta = found["meta_info"]
         tokens: list[list[Any]] = meta.get("output_token_logprobs") or []
         ids = [token[1] for token in tokens]
+        if not ids and meta.get("completion_tokens"):
+            raise ValueError(f"{meta['completion_tokens']} tokens without log-probabilities")
         given = found.get("output_ids")
         if given is not None and list(given) != ids:
             raise ValueError(f"{len(given)} output_ids, but log-probabilities of {len(ids)} others")
@@ -230,7 +270,7 @@ def read_completion(found: Any, request: GenerationRequest, queued: float) -> Co
             seed=request.sampling.seed,
             timing={"queued": queued, "start": max(queued, end - seconds), "end": end},
         )
-    except (KeyError, TypeError, ValueError, IndexError) as error:
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise EngineError(f"SGLang's reply to {request.request_id!r} cannot be read: {error!r}") from error
 
 
@@ -250,8 +290,8 @@ def _spans(meta: Mapping[str, Any], length: int) -> list[VersionSpan]:
 def version_number(text: Any) -> int:
     """A weight version as the server writes it; ValueError for one that no run gave it."""
     try:
-        return int(text)
-    except (TypeError, ValueError):
+        return int(str(text))
+    except ValueError:
         raise ValueError(f"weight version {text!r} is none that this run loaded") from None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from hashlib import sha256
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -25,6 +26,7 @@ from reroll.api import (
 
 if TYPE_CHECKING:
     # `plan` asks this module for the configuration alone, and must not wait for asyncio and aiohttp.
+    from asyncio import Timeout
 
     from reroll.serving.limits import Limits
     from reroll.serving.sglang.client import SGLangClient
@@ -32,7 +34,8 @@ if TYPE_CHECKING:
     from reroll.serving.sglang.weights import WeightUpdate
 
 
-DOUBT_SECONDS = 0.05
+PARTIAL_SECONDS = 1.0
+"""An aborted request's tokens arrive within; SGLang misses requests that it had not begun when it was paused."""
 
 
 class SGLangEngineConfig(Config):
@@ -57,15 +60,18 @@ class SGLangEngine(Engine):
     shares_devices = True
 
     def __init__(self, config: SGLangEngineConfig, server: Server) -> None:
+        from asyncio import Event
+
         super().__init__(config)
         self.server = server
         self.weight_ranks, self.weight_device = server.settings.ranks, server.settings.device
         self.address = f"sglang:{server.name}"
         self.limits: Limits
         self._staged: WeightUpdate | None = None
-        self._sound = False
-        self._turned_away = 0
+        self._sound = Event()
         self._paused = False
+        # Requests, by the limit that ends the wait for them, and whether they were sent.
+        self._asked: dict[Timeout, bool] = {}
 
     @classmethod
     async def start(cls, config: Any, context: EngineContext) -> SGLangEngine:
@@ -95,20 +101,25 @@ class SGLangEngine(Engine):
         settings = settings_of(context, config.max_concurrent_requests)
         return [] if settings.url else [launcher_spec(settings)]
 
-    async def _begin(self) -> None:
+    async def _begin(self, again: bool = False) -> None:
         """From a server that starts to one that is ready, with nothing left of what it did for others."""
+        self._sound.clear()
         await self.server.start()
         self.address = f"sglang:{self.server.name} at {self.server.url}"
         self.limits = await self.server.limits()
         self._staged, self._paused = None, False
-        self._sound = self.holds_start = not self.server.weights_unknown
+        self.holds_start = not self.server.weights_unknown and not again
         if self.server.weights_unknown:
             await self._reset()
+        if self.holds_start:
+            self._sound.set()
+        self.server.on_loss(self._let_go)
+        self.server.watch()
 
     async def _reset(self) -> None:
         """An attached server may be paused, in the middle of an update, or full of another run's requests."""
         await self.client.abort(None)
-        await self.client.ask("/end_weight_update", {})
+        await self.client.ask("/end_weight_update", {}, slow=True)
         await self.client.control("/continue_generation", {})
 
     @property
@@ -119,57 +130,65 @@ class SGLangEngine(Engine):
         from reroll.serving.limits import check
 
         check(request, self.limits)  # an id that the model does not have ends the server (0.5.23)
-        from asyncio import CancelledError
+        from asyncio import timeout
 
+        if self.server.loss is not None:
+            raise EngineUnavailable(str(self.server.loss))
+        limit = timeout(None)
         try:
-            if not await self._becomes_sound():
-                return Completion(request.request_id, [], [], [], "abort", request.sampling.seed)
-            return await self.client.generate(request)
+            async with limit:
+                self._asked[limit] = False
+                await self._sound.wait()
+                if limit in self._asked:
+                    self._asked[limit] = True
+                return await self.client.generate(request)
         except EngineUnavailable as error:
             self.server.note_loss(error)
             raise
-        except CancelledError:
-            self._forget(request.request_id)
-            raise
+        except TimeoutError:
+            if not limit.expired():
+                raise  # of something inside, which has its own reason
+            if self.server.loss is not None:
+                raise EngineUnavailable(str(self.server.loss)) from None
+            return Completion(request.request_id, [], [], [], "abort", request.sampling.seed)
+        finally:
+            self._asked.pop(limit, None)
 
-    async def _becomes_sound(self) -> bool:
-        """Whether the request may be sent, once that is clear."""
-        from asyncio import sleep
+    def _let_go(self, patience: float = 0.0) -> None:
+        """Ends the wait of all requests that are here now; of those that were sent after so many seconds."""
+        from asyncio import get_running_loop
 
-        before = self._turned_away
-        while not self._sound and self._turned_away == before:
-            if self.server.is_lost:
-                raise await self.server.lost()
-            await sleep(DOUBT_SECONDS)
-        return self._sound
-
-    def _forget(self, request_id: str) -> None:
-        """Nobody waits for it any more. The closed connection tells the server as well, some seconds later."""
-        self.server.beside(self.client.abort(request_id))
+        now = get_running_loop().time()
+        asked, self._asked = self._asked, {}
+        for limit, sent in asked.items():
+            limit.reschedule(now + patience if sent else now)
 
     async def pause(self, mode: Literal["in_place", "retract", "abort"] = "in_place") -> None:
-        await self.client.control("/pause_generation", {"mode": mode})
+        # Also if no answer comes, it may be paused.
         self._paused = True
-        self.server.watches = False
+        self.server.unwatch()
+        await self.client.control("/pause_generation", {"mode": mode})
 
     async def resume(self) -> None:
         """Goes on, unless a load has failed: then nothing may run, and what waits is ended."""
-        if not self._sound:
-            self._turned_away += 1
-            await self.client.abort(None)
+        if not self._sound.is_set():
+            try:
+                await self.client.abort(None)
+            finally:
+                self._let_go(PARTIAL_SECONDS)
             return
         if self._paused:
             await self.client.control("/continue_generation", {})
             self._paused = False
-            self.server.watches = True
+            self.server.watch()
 
     async def flush_cache(self) -> None:
         status, _ = await self.client.ask("/flush_cache?timeout=0", {})
         if status == 200:
             return
         # Requests are running: their own cache goes with the prefixes', and is computed again.
-        await self.pause("retract")
         try:
+            await self.pause("retract")
             await self.client.control("/flush_cache?timeout=0", {})
         finally:
             await self.resume()
@@ -185,23 +204,32 @@ class SGLangEngine(Engine):
                 "group_name": group.name,
                 "backend": group.backend,
             },
+            slow=True,
         )
 
     async def leave_weight_group(self, name: str) -> None:
-        await self.client.control("/destroy_weights_update_group", {"group_name": name})
+        await self.client.control("/destroy_weights_update_group", {"group_name": name}, slow=True)
 
     async def stage_weights(self, buckets: list[WeightBucket]) -> None:
         """Notes the folder; it is read in `commit_weights`, all of it at once."""
         from reroll.serving.sglang.weights import DiskUpdate
 
+        # An attempt that failed before its commit left another folder's, which is gone.
         earlier = self._staged.buckets if isinstance(self._staged, DiskUpdate) else []
-        self._staged, self._turned_away = DiskUpdate([*earlier, *buckets]), self._turned_away + 1
+        folders = {Path(bucket.path).parent for bucket in buckets}
+        kept = [bucket for bucket in earlier if Path(bucket.path).parent in folders]
+        self._stage(DiskUpdate([*kept, *buckets]))
 
     async def stage_stream(self, stream: WeightStream) -> None:
         """Notes the stream; it is received in `commit_weights`."""
         from reroll.serving.sglang.weights import StreamUpdate
 
-        self._staged, self._turned_away = StreamUpdate(stream), self._turned_away + 1
+        self._stage(StreamUpdate(stream))
+
+    def _stage(self, update: WeightUpdate) -> None:
+        self._staged = update
+        if not self._sound.is_set():
+            self._let_go(PARTIAL_SECONDS)
 
     async def commit_weights(self, version: int, recompute: bool = False) -> CommitCost:
         """Pauses, loads what was staged, and goes on. Requests in flight keep their tokens; their caches are computed
@@ -217,28 +245,26 @@ class SGLangEngine(Engine):
             raise EngineError(f"engine {self.address!r}: nothing was staged")
         now = get_running_loop().time
         began = now()
-        await self.pause("retract")  # unpaused, every control call waits for all responses and holds up new ones
         try:
+            await self.pause("retract")  # unpaused, every control call waits for all responses and holds up new ones
             await self.client.control("/flush_cache?timeout=0", {})
-            self._sound = False  # from here on it may hold anything
+            self._sound.clear()  # from here on it may hold anything
             await update.load(self.client)
             await self.client.control(
                 "/update_weight_version", {"new_version": str(version), "abort_all_requests": False}
             )
-            self._sound = True
         except BaseException:
-            if self._sound:
-                self.server.beside(self.resume())  # nothing was loaded yet
-            else:
-                self.server.beside(self.client.abort(None))
+            # Nothing was loaded yet, or nothing runs any more.
+            self.server.beside(self.resume() if self._sound.is_set() else self.client.abort(None))
             raise
+        self._sound.set()
         await self.resume()
         return CommitCost(pause_seconds=now() - began)
 
     async def weight_version(self) -> int:
         from reroll.serving.sglang.client import version_number
 
-        if not self._sound:
+        if not self._sound.is_set():
             raise EngineError(f"engine {self.address!r} holds no version as a whole: it is to be loaded first")
         info = await self.client.control("/model_info", method="GET")
         try:
@@ -249,14 +275,14 @@ class SGLangEngine(Engine):
     async def weights_digest(self) -> str:
         """SHA-256 over SGLang's checksums of every rank's tensors. Equal for equal weights in equally started servers;
         it is no digest of the trainer's tensors, several of which SGLang keeps as one."""
-        found = await self.client.control("/weights_checker", {"action": "checksum"})
+        found = await self.client.control("/weights_checker", {"action": "checksum"}, slow=True)
         ranks = sorted(str(sorted(rank["checksums"].items())) for rank in found["ranks"])
         return sha256("\n".join(ranks).encode()).hexdigest()
 
     async def health(self) -> dict[str, Any]:
         """`weight_version`, `paused`, and the server's own `loads`; raises while it cannot serve."""
         if not self._paused:
-            await self.client.control("/health", method="GET", timeout=self.server.settings.health_timeout)
+            await self.client.control("/health", method="GET")
         info = await self.client.control("/model_info", method="GET")
         with suppress(EngineError):
             loads = await self.client.control("/v1/loads", method="GET")
@@ -267,16 +293,14 @@ class SGLangEngine(Engine):
         return await self.server.lost()
 
     async def recover(self) -> None:
-        self._sound = False
-        await self._begin()
-        self._sound = False  # whatever it was started with is no version of now
+        await self._begin(again=True)
 
     async def release_memory(self) -> None:
-        await self.client.control("/release_memory_occupation", {})
+        await self.client.control("/release_memory_occupation", {}, slow=True)
 
     async def resume_memory(self, weights_only: bool = False) -> None:
         tags = ["weights"] if weights_only else ["kv_cache", "cuda_graph"]
-        await self.client.control("/resume_memory_occupation", {"tags": tags})
+        await self.client.control("/resume_memory_occupation", {"tags": tags}, slow=True)
 
     async def abort(self, request_id: str | None = None) -> None:
         await self.client.abort(request_id)

@@ -7,7 +7,7 @@ import os
 import secrets
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,7 +120,6 @@ class Server(ABC):
 
     Attributes:
         weights_unknown: what it serves was not loaded by this run.
-        watches: whether health is asked for; a paused server fails SGLang's own check.
     """
 
     weights_unknown: bool
@@ -129,7 +128,6 @@ class Server(ABC):
         self.settings = settings
         self.name = settings.name
         self.url = settings.url or ""
-        self.watches = True
         self.client: SGLangClient
         self._lost: asyncio.Future[EngineUnavailable] = asyncio.get_running_loop().create_future()
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -143,8 +141,13 @@ class Server(ABC):
         return await asyncio.shield(self._lost)
 
     @property
-    def is_lost(self) -> bool:
-        return self._lost.done()
+    def loss(self) -> EngineUnavailable | None:
+        """Why it was lost, if it was."""
+        return self._lost.result() if self._lost.done() else None
+
+    def on_loss(self, told: Callable[[], None]) -> None:
+        """Has it called when the server is lost, once for each `start`."""
+        self._lost.add_done_callback(lambda _: told())
 
     def note_loss(self, error: EngineUnavailable) -> None:
         if not self._lost.done():
@@ -153,17 +156,19 @@ class Server(ABC):
     def beside(self, work: Coroutine[Any, Any, Any]) -> None:
         """Does something whose failure is told otherwise."""
 
-        async def quietly() -> None:
-            with suppress(EngineError):
-                await work
+        def ended(task: asyncio.Task[Any]) -> None:
+            self._tasks.discard(task)
+            if not task.cancelled():
+                with suppress(EngineError):
+                    task.result()
 
-        task = asyncio.create_task(quietly())
+        task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(ended)
 
     async def limits(self) -> Limits:
         """What the server says of itself, and the model's files."""
-        info = await self.client.control("/server_info", method="GET", timeout=self.settings.health_timeout)
+        info = await self.client.control("/server_info", method="GET")
         files = ModelFiles(self.settings.model_directory)
         text = files.config.get("text_config") or files.config
         context_len = info.get("context_length") or files.max_context or sys.maxsize
@@ -171,11 +176,17 @@ class Server(ABC):
         return Limits(text["vocab_size"], context_len, tokens, True, "raise sglang.mem_fraction_static")
 
     async def close(self) -> None:
-        if self._watch is not None:
-            self._watch.cancel()
+        self.unwatch()
         for task in list(self._tasks):
             task.cancel()
         if hasattr(self, "client"):
+            await self.client.close()
+
+    async def _disconnect(self) -> None:
+        """From the server as it was before, and tells whoever still waits for it."""
+        self.unwatch()
+        if hasattr(self, "client"):
+            self.note_loss(EngineUnavailable(f"SGLang at {self.url} is started again"))
             await self.client.close()
 
     def _connect(self, url: str) -> None:
@@ -185,40 +196,40 @@ class Server(ABC):
             self.settings.key,
             connections=self.settings.connections,
             request_timeout=self.settings.request_timeout,
+            answer_timeout=self.settings.health_timeout,
             generate_url=self.settings.router,
         )
-        if self._lost.done():
-            self._lost = asyncio.get_running_loop().create_future()
+        self._lost = asyncio.get_running_loop().create_future()
 
     async def _ready(self) -> None:
         """Until the server generates."""
         while True:
             with suppress(EngineUnavailable):
-                status, _ = await self.client.ask("/health", method="GET", timeout=self.settings.health_timeout)
+                status, _ = await self.client.ask("/health", method="GET")
                 if status == 200:
                     break
             await asyncio.sleep(POLL_SECONDS)
-        self._watch_health()
 
-    def _watch_health(self) -> None:
-        if self._watch is not None:
-            self._watch.cancel()
+    def watch(self) -> None:
+        """Asks for health from here on; a server that lives and does not serve is lost as well."""
+        self.unwatch()
         self._watch = asyncio.create_task(self._keep_asking(), name=f"health of {self.name}")
 
+    def unwatch(self) -> None:
+        """For a paused server, which fails SGLang's own check, also where it was asked before the pause."""
+        if self._watch is not None:
+            self._watch.cancel()
+
     async def _keep_asking(self) -> None:
-        """A server that lives and does not serve is lost as well."""
         while not self._lost.done():
             await asyncio.sleep(self.settings.health_interval)
-            if not self.watches:
-                continue
             try:
-                status, text = await self.client.ask("/health", method="GET", timeout=self.settings.health_timeout)
+                status, text = await self.client.ask("/health", method="GET")
             except EngineUnavailable as error:
-                if self.watches:
-                    self.note_loss(error)
-                continue
-            if status != 200 and self.watches:
-                self.note_loss(EngineUnavailable(f"SGLang at {self.url} is not healthy: {status} {text[:200]}"))
+                self.note_loss(error)
+            else:
+                if status != 200:
+                    self.note_loss(EngineUnavailable(f"SGLang at {self.url} is not healthy: {status} {text[:200]}"))
 
 
 class AttachedServer(Server):
@@ -228,8 +239,7 @@ class AttachedServer(Server):
 
     async def start(self) -> None:
         assert self.settings.url is not None
-        if hasattr(self, "client"):
-            await self.client.close()
+        await self._disconnect()
         self._connect(self.settings.url)
         # A paused one is no fault: it is told to go on next.
         status, text = await self._answer()
@@ -239,15 +249,15 @@ class AttachedServer(Server):
             )
         if status != 200:
             raise EngineError(f"{self.url} does not answer as SGLang does: {status} {text[:200]}")
-        self._watch_health()
 
     async def _answer(self) -> tuple[int, str]:
         limit = self.settings.startup_timeout
+        last = EngineUnavailable(f"SGLang at {self.url} does not answer")
         try:
             async with asyncio.timeout(limit):
                 while True:
                     try:
-                        return await self.client.ask("/model_info", method="GET", timeout=self.settings.health_timeout)
+                        return await self.client.ask("/model_info", method="GET")
                     except EngineUnavailable as error:
                         last = error
                     await asyncio.sleep(POLL_SECONDS)
@@ -266,10 +276,7 @@ class LaunchedServer(Server):
 
     async def start(self) -> None:
         settings = self.settings
-        if self._watch is not None:
-            self._watch.cancel()
-        if hasattr(self, "client"):
-            await self.client.close()
+        await self._disconnect()
         if self._worker is None:
             self._worker = await settings.placement.start(launcher_spec(settings))
         host, port = await self._worker.call("launch", settings.arguments, settings.environment, settings.key)

@@ -31,7 +31,9 @@ class DiskUpdate:
             raise EngineError(f"SGLang loads one folder, but the weights stand in {sorted(map(str, folders))}")
         # `auto` also where the server was launched with dummy weights. No session: only other updates need one.
         await client.control(
-            "/update_weights_from_disk", {"model_path": str(folders.pop()), "load_format": "auto", "flush_cache": False}
+            "/update_weights_from_disk",
+            {"model_path": str(folders.pop()), "load_format": "auto", "flush_cache": False},
+            slow=True,
         )
 
 
@@ -42,11 +44,13 @@ class StreamUpdate:
     stream: WeightStream
 
     async def load(self, client: SGLangClient) -> None:
-        await client.ask("/end_weight_update", {})  # of an update that failed; otherwise it says no, which is well
-        await client.control("/begin_weight_update", {})
+        status, _ = await client.ask("/begin_weight_update", {})
+        if status != 200:  # an update that failed was not ended
+            await client.control("/end_weight_update", {}, slow=True)
+            await client.control("/begin_weight_update", {})
         for number in range(len(self.stream.buckets)):
             await together([self._receive(client, number), self.stream.send(number)])
-        await client.control("/end_weight_update", {})
+        await client.control("/end_weight_update", {}, slow=True)
 
     async def _receive(self, client: SGLangClient, number: int) -> None:
         bucket = self.stream.buckets[number]
@@ -62,4 +66,5 @@ class StreamUpdate:
                 "abort_all_requests": False,
                 "load_format": "flattened_bucket" if self.stream.flattened else None,
             },
+            slow=True,
         )
