@@ -6,7 +6,7 @@ import asyncio
 import json
 import resource
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from hashlib import sha256
 from typing import Any
@@ -32,6 +32,10 @@ BUSY_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0)
 """Waits before a request is made again that a server with a full queue refused; the last one repeats."""
 SPARE_FILES = 256
 """Open files beside connections."""
+ROUTER_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0)
+"""Waits before a request is made again that SGLang's router failed to bring anywhere."""
+ROUTER_FAILURES = (500, 502, 504)
+"""The router answers with these when the server that it had chosen ends."""
 KEEP_SECONDS = 2.0
 """An unused connection is kept for less than the 5 s after which SGLang's server closes one."""
 DISCONNECTED = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, ConnectionError)
@@ -45,7 +49,8 @@ class SGLangClient:
         key: bearer token; empty where the server wants none.
         connections: most requests in flight; more wait here, first come first served.
         request_timeout: seconds that a response may take once it was sent; None waits.
-        generate_url: where responses come from, if not from the server itself.
+        router: URL of SGLang's router, which is asked for responses in place of the server.
+        peers: the other servers that the router may bring a request to.
     """
 
     def __init__(
@@ -55,10 +60,13 @@ class SGLangClient:
         *,
         connections: int,
         request_timeout: float | None = None,
-        generate_url: str | None = None,
+        router: str | None = None,
+        peers: Sequence[str] = (),
     ) -> None:
         self.url = url.rstrip("/")
-        self._generate_url = f"{(generate_url or url).rstrip('/')}/generate"
+        self._router = router.rstrip("/") if router else None
+        self._peers = [peer.rstrip("/") for peer in peers]
+        self._generate_url = f"{self._router or self.url}/generate"
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         allow_open_files(connections + SPARE_FILES)
         # Without a limit in time: the longest response may take an hour, and health is watched beside it.
@@ -86,12 +94,12 @@ class SGLangClient:
         Raises:
             RequestRefused: the server does not take this one.
             EngineUnavailable: it does not answer.
-            EngineError: it refuses the key, or answers what cannot be read.
+            EngineError: it refuses the key, or answers what cannot be read; the router does not answer.
         """
         queued = time.time()
         sent = broken = busy = 0
         while True:
-            body = generation_body(request, f"{rid_of(request.request_id)}{sent % 100:02}")
+            body = generation_body(request, f"{self._rid(request.request_id)}{sent % 100:02}")
             sent += 1
             try:
                 async with asyncio.timeout(self._timeout):
@@ -105,17 +113,37 @@ class SGLangClient:
                 ) from None
             except DISCONNECTED as error:
                 broken += 1
-                if broken > RESENDS:
+                if self._router is not None:
+                    await self._wait_for_router(broken, f"does not answer: {type(error).__name__}: {error}")
+                elif broken > RESENDS:
                     raise self._unavailable(error) from error
                 await asyncio.sleep(0)
                 continue
             if status == 200:
-                return read_completion(found, request, queued)
+                try:
+                    return read_completion(found, request, queued)
+                except UnknownVersion as error:
+                    if self._router is None:
+                        raise
+                    # A server that has just been started again, and is not loaded yet; the router does not ask.
+                    broken += 1
+                    await self._wait_for_router(broken, f"asks servers that this run did not load: {error}")
+                    continue
+            if self._router is not None and status in ROUTER_FAILURES:
+                broken += 1
+                await self._wait_for_router(broken, f"answers with {status}: {_reason(found.decode(errors='replace'))}")
+                continue
             if status in (429, 503):
                 await asyncio.sleep(BUSY_SECONDS[min(busy, len(BUSY_SECONDS) - 1)])
                 busy += 1
                 continue
             raise self._refusal(status, found, request)
+
+    async def _wait_for_router(self, failures: int, reason: str) -> None:
+        """The router's failure says nothing about this server, which is watched by itself."""
+        if failures > len(ROUTER_SECONDS):
+            raise EngineError(f"SGLang's router at {self._router} (serving.router) {reason}")
+        await asyncio.sleep(ROUTER_SECONDS[failures - 1])
 
     async def _post(self, body: bytes) -> tuple[int, Any]:
         async with self._requests.post(self._generate_url, data=body) as response:
@@ -139,13 +167,21 @@ class SGLangClient:
         return text
 
     async def ask(
-        self, path: str, body: Mapping[str, Any] | None = None, *, method: str = "POST", timeout: float | None = None
+        self,
+        path: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        method: str = "POST",
+        timeout: float | None = None,
+        url: str | None = None,
     ) -> tuple[int, str]:
-        """Status and text of a control route, whatever they are."""
+        """Status and text of a control route, whatever they are; `url`: of a peer."""
         try:
             async with (
                 asyncio.timeout(timeout),
-                self._control.request(method, self.url + path, json=body if method == "POST" else None) as response,
+                self._control.request(
+                    method, (url or self.url) + path, json=body if method == "POST" else None
+                ) as response,
             ):
                 return response.status, await response.text()
         except TimeoutError:
@@ -154,29 +190,42 @@ class SGLangClient:
             raise self._unavailable(error) from error
 
     async def abort(self, request_id: str | None) -> None:
-        """Ends one request, whatever its number, or all."""
-        body = {"abort_all": True} if request_id is None else {"rid": rid_of(request_id)}
-        await self.control("/abort_request", body)
+        """Ends one request, whatever its number and wherever a router brought it, or all that this server has."""
+        if request_id is None:
+            await self.control("/abort_request", {"abort_all": True})
+            return
+        body = {"rid": self._rid(request_id)}
+        # One that has ended has no request any more, and is missed by its own engine.
+        peers = [self.ask("/abort_request", body, url=peer) for peer in self._peers]
+        own, *_ = await asyncio.gather(self.control("/abort_request", body), *peers, return_exceptions=True)
+        if isinstance(own, BaseException):
+            raise own
+
+    def _rid(self, request_id: str) -> str:
+        """The part of SGLang's id that a request's every number has in common. Behind a router it is another one for
+        each engine: one that is lost has its requests ended everywhere, and they are made again on others."""
+        return rid_of(request_id if self._router is None else f"{request_id} {self.url}")
 
     def _unavailable(self, error: BaseException) -> EngineUnavailable:
         return EngineUnavailable(f"SGLang at {self.url} does not answer: {type(error).__name__}: {error}")
 
-    def _failure(self, path: str, status: int, text: str) -> EngineError:
+    def _failure(self, path: str, status: int, text: str, url: str | None = None) -> EngineError:
         if status in (401, 403):
             return EngineError(
-                f"SGLang at {self.url} refuses the key for {path}; serving.api_key_env names the variable that holds it"
+                f"SGLang at {url or self.url} refuses the key for {path}; serving.api_key_env names the variable that "
+                "holds it"
             )
         return EngineError(f"SGLang at {self.url} answers {path} with {status}: {_reason(text)}")
 
     def _refusal(self, status: int, raw: bytes, request: GenerationRequest) -> EngineError:
         text = raw.decode(errors="replace")
         if status in (401, 403):
-            return self._failure("/generate", status, text)
+            return self._failure("/generate", status, text, self._router)
         return RequestRefused(f"request {request.request_id!r}: SGLang answers with {status}: {_reason(text)}")
 
 
 def rid_of(request_id: str) -> str:
-    """The part of SGLang's id that a request's every number has in common."""
+    """SGLang's id of a request, without its number."""
     return sha256(request_id.encode()).hexdigest()[:RID_DIGITS]
 
 
@@ -230,6 +279,8 @@ def read_completion(found: Any, request: GenerationRequest, queued: float) -> Co
             seed=request.sampling.seed,
             timing={"queued": queued, "start": max(queued, end - seconds), "end": end},
         )
+    except UnknownVersion as error:
+        raise UnknownVersion(f"SGLang's reply to {request.request_id!r}: {error}") from error
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise EngineError(f"SGLang's reply to {request.request_id!r} cannot be read: {error!r}") from error
 
@@ -247,12 +298,16 @@ def _spans(meta: Mapping[str, Any], length: int) -> list[VersionSpan]:
     return spans
 
 
+class UnknownVersion(EngineError):
+    """Weights that no run loaded."""
+
+
 def version_number(text: Any) -> int:
-    """A weight version as the server writes it; ValueError for one that no run gave it."""
+    """A weight version as the server writes it; UnknownVersion for one that no run gave it."""
     try:
         return int(text)
     except (TypeError, ValueError):
-        raise ValueError(f"weight version {text!r} is none that this run loaded") from None
+        raise UnknownVersion(f"weight version {text!r} is none that this run loaded") from None
 
 
 def _finish_reason(given: Mapping[str, Any] | None) -> FinishReason:

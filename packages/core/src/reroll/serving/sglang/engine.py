@@ -24,6 +24,7 @@ from reroll.api import (
 
 if TYPE_CHECKING:
     # `plan` asks this module for the configuration alone, and must not wait for asyncio and aiohttp.
+    from asyncio import Task
 
     from reroll.serving.limits import Limits
     from reroll.serving.sglang.client import SGLangClient
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 
 
 DOUBT_SECONDS = 0.05
+GUARD_SECONDS = 0.5
+"""Between two times at which a server without sound weights is freed of what SGLang's router has sent there."""
 
 
 class SGLangEngineConfig(Config):
@@ -65,6 +68,7 @@ class SGLangEngine(Engine):
         self._sound = False
         self._turned_away = 0
         self._paused = False
+        self._guard: Task[None] | None = None
 
     @classmethod
     async def start(cls, config: Any, context: EngineContext) -> SGLangEngine:
@@ -206,6 +210,8 @@ class SGLangEngine(Engine):
         update, self._staged = self._staged, None
         if update is None:
             raise EngineError(f"engine {self.address!r}: nothing was staged")
+        if self._guard is not None:
+            self._guard.cancel()
         now = get_running_loop().time
         began = now()
         await self.pause("retract")  # unpaused, every control call waits for all responses and holds up new ones
@@ -221,10 +227,20 @@ class SGLangEngine(Engine):
             if self._sound:
                 self.server.beside(self.resume())  # nothing was loaded yet
             else:
-                self.server.beside(self.client.abort(None))
+                self._guard = self.server.beside(self._turn_away())
             raise
         await self.resume()
         return CommitCost(pause_seconds=now() - began)
+
+    async def _turn_away(self) -> None:
+        """Ends what runs on weights that nobody knows. A router does not know them either and goes on sending requests,
+        which would wait there for a load that may itself wait for them."""
+        from asyncio import sleep
+
+        await self.client.abort(None)
+        while self.server.settings.router and not self.server.is_lost:
+            await sleep(GUARD_SECONDS)
+            await self.client.abort(None)
 
     async def weight_version(self) -> int:
         from reroll.serving.sglang.client import version_number
@@ -234,7 +250,7 @@ class SGLangEngine(Engine):
         info = await self.client.control("/model_info", method="GET")
         try:
             return version_number(info["weight_version"])
-        except (TypeError, KeyError, ValueError) as error:
+        except (TypeError, KeyError, EngineError) as error:
             raise EngineError(f"engine {self.address!r}: {error}") from error
 
     async def weights_digest(self) -> str:
