@@ -16,7 +16,7 @@ from reroll.publication.distributed import DistributedTransport, DistributedTran
 from reroll.publication.publisher import Publisher
 from reroll.rollouts.admission import GroupAdmission
 from reroll.serving.local.engine import LocalEngine, LocalEngineConfig
-from reroll.serving.router import LeastLoadedRouter
+from reroll.serving.router import LeastOutstandingTokensRouter
 
 
 class Names(list):
@@ -44,7 +44,7 @@ class Setting:
     def __init__(self, trainer, engines):
         self.trainer = trainer
         self.engines = engines
-        self.router = LeastLoadedRouter(engines)
+        self.router = LeastOutstandingTokensRouter(engines)
         self.groups = Names(trainer)
         self.warnings = []
         self.fails = lambda: None
