@@ -1,7 +1,11 @@
 """Real SGLang servers on a CPU, and run files that use them."""
 
+import json
 import os
+import socket
+import subprocess
 import time
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.error import HTTPError
@@ -54,7 +58,7 @@ class RealServer:
             return False
 
 
-def launch(count, folder, *options):
+def launch(count, folder, *options, **environment):
     """Servers that are ready. They start at once, from this thread: with it they would end."""
     servers = []
     for number in range(count):
@@ -62,7 +66,7 @@ def launch(count, folder, *options):
         log.touch()
         launcher = ServerLauncher(python(), log)
         arguments = ["--model-path", str(MODEL), "--weight-version", "0", *ON_CPU, *options]
-        host, port = launcher.launch(arguments, {"SGLANG_USE_CPU_ENGINE": "1"}, KEY)
+        host, port = launcher.launch(arguments, {"SGLANG_USE_CPU_ENGINE": "1", **environment}, KEY)
         servers.append(RealServer(f"http://{host}:{port}", KEY, log, launcher))
     deadline = time.monotonic() + START_SECONDS
     for server in servers:
@@ -71,3 +75,56 @@ def launch(count, folder, *options):
             assert time.monotonic() < deadline, server.launcher.last_lines()
             time.sleep(0.5)
     return servers
+
+
+ROUTER = """
+import json, sys
+from sglang_router.launch_router import launch_router
+from sglang_router.router_args import RouterArgs
+launch_router(RouterArgs(**json.load(sys.stdin)))
+"""
+"""SGLang's router as its own command starts it, but for the key, which stays off the command line."""
+
+
+@contextmanager
+def routed(servers, folder, **options):
+    """URL of SGLang's router in front of servers, once it has found all of them well."""
+    ports = []
+    for _ in range(2):
+        with socket.socket() as probe:  # the router takes no socket, and a port of its own for metrics
+            probe.bind(("127.0.0.1", 0))
+            ports.append(probe.getsockname()[1])
+    arguments = {
+        "worker_urls": [server.url for server in servers],
+        "host": "127.0.0.1",
+        "port": ports[0],
+        "prometheus_host": "127.0.0.1",
+        "prometheus_port": ports[1],
+        "policy": "round_robin",
+        "api_key": servers[0].key,
+        "worker_startup_check_interval": 1,
+        **options,
+    }
+    with (folder / "router.log").open("wb") as log:
+        router = subprocess.Popen([python(), "-c", ROUTER], stdin=subprocess.PIPE, stdout=log, stderr=log)
+    with router.stdin as pipe:
+        pipe.write(json.dumps(arguments).encode())
+    url = f"http://127.0.0.1:{ports[0]}"
+    try:
+        deadline = time.monotonic() + 60
+        while len(well(url)) != len(servers):
+            assert router.poll() is None and time.monotonic() < deadline, (folder / "router.log").read_text()[-2000:]
+            time.sleep(0.2)
+        yield url
+    finally:
+        router.kill()
+        router.wait()
+
+
+def well(router):
+    """URLs of the servers that a router sends requests to."""
+    try:
+        with urlopen(Request(f"{router}/workers", headers={"Authorization": f"Bearer {KEY}"}), timeout=10) as answer:
+            return {worker["url"] for worker in json.load(answer)["workers"] if worker["is_healthy"]}
+    except OSError:
+        return set()

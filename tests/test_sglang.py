@@ -14,7 +14,7 @@ import psutil
 import pytest
 import tomli_w
 from driving import run_and_watch, session_of
-from real_sglang import KEY, MODEL, python
+from real_sglang import KEY, MODEL, python, routed
 from safetensors.torch import load_file, save_file
 from test_async import check_bounds, saved, versions
 
@@ -70,6 +70,19 @@ def test_an_asynchronous_run_loses_nothing_and_mixes_versions_under_refresh_alon
     assert all(one == other for one, other in digests)
     assert len(set(digests)) == len(digests)
     print(f"{mode}, {transport}: mixed responses {mixed}, gaps {gaps(output)}")
+
+
+@pytest.mark.parametrize("mode", ["refresh", pytest.param("barrier", marks=pytest.mark.slow)])
+def test_a_run_through_sglangs_own_router_loses_nothing(run_file, tmp_path, monkeypatch, sglang_servers, mode):
+    with routed(sglang_servers, tmp_path) as url:
+        serving = {"publication_mode": mode, "router": url, "check_weight_update_equal": True}
+        rollout = {"num_rollout": 6, "group_filters": []}
+        run = attached_run(run_file, sglang_servers, monkeypatch, serving=serving, rollout=rollout)
+        output = tmp_path / "out"
+        seen = run_and_watch(run, output)
+    assert seen.summary.steps == 6
+    check_bounds(output, seen, bound=1, homogeneous=MODES[mode], siblings=8)
+    assert seen.summary.ledger["failed"] == seen.summary.engine_restarts == 0
 
 
 def test_every_transport_brings_the_same_weights(run_file, tmp_path, monkeypatch, sglang_servers):

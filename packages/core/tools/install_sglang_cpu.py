@@ -28,6 +28,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 SGLANG = "sglang==0.5.23"
+ROUTER = "sglang-router==0.3.2"
+"""SGLang's own router, a package apart, which depends on nothing that SGLang does not."""
 SHIM = Path(__file__).with_name("sglang_cpu_shim")
 MARKER = "reroll-sglang-cpu.sha256"
 
@@ -72,7 +74,7 @@ def make(folder: Path) -> None:
     with TemporaryDirectory() as downloads:
         pip(python, "download", "--no-deps", "--dest", downloads, SGLANG)
         (wheel,) = Path(downloads).glob("*.whl")
-        pip(python, "install", *requirements(wheel))
+        pip(python, "install", *requirements(wheel), ROUTER)
         pip(python, "install", "--no-deps", str(wheel), *WITHOUT_DEPENDENCIES)
     packages = output(python, "import sysconfig; print(sysconfig.get_path('purelib'))")
     shutil.copytree(SHIM, packages, dirs_exist_ok=True, ignore=shutil.ignore_patterns("__pycache__"))

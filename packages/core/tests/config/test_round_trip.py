@@ -65,7 +65,7 @@ WITH = {
     "launch.max_retries": {"output": {"dir": "runs/one"}},
     "launch.auto_resume": {"output": {"dir": "runs/one"}},
     "serving.urls": {"serving": {"engine": "server", "urls": ["http://one:1", "http://two:1"]}},
-    "serving.router": {"serving": {"engine": "server", "router": "http://one:1"}},
+    "serving.router": {"serving": {"engine": "server", "urls": ["http://one:1"], "router": "http://two:1"}},
     "serving.python": SERVER,
     "serving.api_key_env": {"serving": {"engine": "server", "urls": ["http://one:1"]}},
     "serving.startup_timeout": SERVER,

@@ -6,6 +6,7 @@ import time
 from contextlib import contextmanager
 
 import pytest
+import torch
 from contract_servers import HEALTH_SECONDS, LONG, PROMPT, start_sglang
 
 EOS = 307
@@ -424,9 +425,11 @@ def test_trap_09_a_paused_server_is_not_healthy_and_gives_up_what_it_has_flushed
 
 
 # What a CPU cannot show: data parallelism and deterministic inference need devices.
+NO_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
 @pytest.mark.gpu
+@NO_CUDA
 @pytest.mark.sglang
 @pytest.mark.timeout(600)
 def test_trap_08_a_data_parallel_server_refuses_a_group(tmp_path):
@@ -444,6 +447,7 @@ def siblings(server, **sampling):
 
 
 @pytest.mark.gpu
+@NO_CUDA
 @pytest.mark.sglang
 @pytest.mark.timeout(600)
 def test_trap_10_deterministic_siblings_without_seeds_are_identical(tmp_path):

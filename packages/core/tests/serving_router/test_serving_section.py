@@ -65,7 +65,7 @@ def test_keys_of_servers_do_nothing_for_the_embedded_engine(tmp_path, override):
     assert found.key == override.split("=")[0]
     assert "does nothing: the engine 'local'" in found.message
     assert "leave it out, or choose an engine that is a server" in found.remedy
-    load(tmp_path, SERVER, override)
+    load(tmp_path, SERVER, override, *([URLS] if override.startswith("serving.router") else []))
 
 
 def test_urls_count_the_engines(tmp_path):
@@ -90,9 +90,10 @@ def test_a_resolved_run_file_with_urls_loads_to_itself(tmp_path):
         (['serving.urls=["http://a", "http://a"]'], "serving.urls[1]", "given twice"),
         ([URLS, 'serving.python="python"'], "serving.python", "no server is launched"),
         (['serving.api_key_env="KEY"'], "serving.api_key_env", "gets a key of its own"),
-        (['serving.router="a:1"'], "serving.router", "is no URL"),
+        ([URLS, 'serving.router="a:1"'], "serving.router", "is no URL"),
+        (['serving.router="http://a:1"'], "serving.router", "in front of no server"),
         (
-            ['serving.router="http://a:1"', 'serving.publication_mode="engine_drain"'],
+            [URLS, 'serving.router="http://a:1"', 'serving.publication_mode="engine_drain"'],
             "serving.publication_mode",
             "needs every group on one engine",
         ),
@@ -105,7 +106,7 @@ def test_what_does_not_go_together_is_told(tmp_path, overrides, key, text):
 
 @pytest.mark.parametrize("mode", ["barrier", "refresh"])
 def test_a_router_of_its_own_goes_with_modes_that_need_no_pinning(tmp_path, mode):
-    load(tmp_path, SERVER, 'serving.router="http://a:1"', f'serving.publication_mode="{mode}"')
+    load(tmp_path, SERVER, URLS, 'serving.router="http://a:1"', f'serving.publication_mode="{mode}"')
 
 
 def test_a_key_is_for_servers_that_are_there(tmp_path):

@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
 import psutil
 import pytest
@@ -240,6 +241,79 @@ def test_servers_listen_on_loopback_alone_and_no_key_can_be_seen(sglang_servers)
         for member in family:
             assert server.key not in " ".join(member.cmdline())
         assert server.key not in server.log.read_text(errors="replace")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_server_of_two_ranks_takes_the_same_weights_from_a_group_and_from_disk(tmp_path):
+    """A group of three: rank 0, which has the weights, and the server's two. SGLang binds each rank to cores of its
+    own, which are named here since a small machine has too few memory nodes for it to choose."""
+    from safetensors.torch import load_file
+
+    from reroll.models.process_groups import Member, flatten, listen, specs
+
+    async def body():
+        placement = LocalPlacement()
+        given = settings(placement, tmp_path / "engine.log", arguments=("--dtype", "float32", "--tp-size", "2"))
+        environment = {**given.environment, "SGLANG_CPU_OMP_THREADS_BIND": "0|1"}
+        given = replace(given, ranks=2, environment=environment, startup_timeout=700.0)
+        engine = SGLangEngine(SGLangEngineConfig(), LaunchedServer(given))
+        try:
+            await engine._begin()
+            assert engine.weight_ranks == 2
+            before, answer = await engine.weights_digest(), await respond(engine, 1, temperature=0.0)
+            buckets = scaled(tmp_path / "weights", 1.3)
+            await load(engine, buckets, 1)
+            from_disk, wanted = await engine.weights_digest(), await respond(engine, 2, temperature=0.0)
+            assert from_disk != before
+            await load(engine, scaled(tmp_path / "old", 1.0), 2)
+            assert await engine.weights_digest() == before
+
+            group, store = listen("weights", 1 + engine.weight_ranks, "gloo", 60.0)
+            joining = asyncio.create_task(engine.join_weight_group(group))
+            member = await asyncio.to_thread(Member, group, 0, store)
+            await joining
+            tensors = {}
+            for bucket in buckets:
+                tensors |= load_file(bucket.path)
+            parts = [dict(list(tensors.items())[:5]), dict(list(tensors.items())[5:])]
+
+            class Source:
+                """What a trainer sends, bucket by bucket."""
+
+                version, flattened, buckets = 3, True, [specs(part) for part in parts]
+
+                def __init__(self):
+                    self.group = group
+
+                async def send(self, number):
+                    flat = flatten(list(parts[number].values()))
+                    await asyncio.to_thread(member.broadcast, [flat])
+
+            await engine.stage_stream(Source())
+            await engine.commit_weights(3)
+            assert await engine.weights_digest() == from_disk
+            after = await respond(engine, 3, temperature=0.0)
+            assert after.output_ids == wanted.output_ids
+            assert after.logprobs == pytest.approx(wanted.logprobs, abs=1e-5)
+            assert after.logprobs != answer.logprobs
+            assert [span.version for span in after.weight_versions] == [3]
+            leaving = asyncio.create_task(engine.leave_weight_group("weights"))
+            await asyncio.to_thread(member.leave)
+            await leaving
+            family = psutil.Process().children(recursive=True)
+            listening = {
+                connection.laddr.ip
+                for process in family
+                for connection in process.net_connections()
+                if connection.status == psutil.CONN_LISTEN
+            }
+            assert listening and listening <= {"127.0.0.1", "::1"}
+        finally:
+            await engine.close()
+            await placement.close()
+
+    asyncio.run(body())
 
 
 @pytest.mark.slow

@@ -41,8 +41,8 @@ class ServingSection(ConfigSection):
     urls: tuple[str, ...] = ()
     """Servers that are running already, one an engine; without them servers are launched."""
     router: str | None = None
-    """URL of SGLang's own router in front of the engines: it is asked for responses, engines for everything else. It
-    places the responses of one group on any engine, so that `engine_drain` is not possible."""
+    """URL of SGLang's own router in front of the servers in `urls`, with their key: it is asked for responses, servers
+    for everything else. It places the responses of one group on any engine, so that `engine_drain` is not possible."""
     python: Path | None = None
     """Python of the environment in which servers are launched, where it is not reroll's own: SGLang pins its torch."""
     api_key_env: str | None = None
@@ -83,6 +83,12 @@ class ServingSection(ConfigSection):
     def problems(self, run: RunFile) -> Iterator[Problem]:
         yield from self._url_problems()
         if self.router is not None:
+            if not self.urls and self.engine.name != "local":
+                yield Problem(
+                    "serving.router",
+                    f"{self.router!r} is in front of no server: those that reroll launches get ports and keys anew",
+                    "start the servers before the router, and give them as serving.urls; or leave it out",
+                )
             if not _is_url(self.router):
                 yield Problem("serving.router", f"{self.router!r} is no URL", 'give one as "http://127.0.0.1:30000"')
             if self.publication_mode.name == "engine_drain":

@@ -8,7 +8,7 @@ import json
 import resource
 import secrets
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -33,6 +33,10 @@ ANSWER_SECONDS = 20.0
 ABORT_CONNECTIONS = 4
 SPARE_FILES = 256
 """Open files beside connections."""
+ROUTER_SECONDS = (0.5, 1.0, 2.0, 4.0, 8.0)
+"""Waits before a request is made again that SGLang's router failed to bring anywhere."""
+ROUTER_FAILURES = (500, 502, 504)
+"""The router answers with these when the server that it had chosen ends."""
 KEEP_SECONDS = 2.0
 """An unused connection is kept for less than the 5 s after which SGLang's server closes one."""
 DISCONNECTED = (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError, ConnectionError)
@@ -47,7 +51,8 @@ class SGLangClient:
         connections: most requests in flight; more wait here, first come first served.
         request_timeout: seconds that a response may take once it was sent; None waits.
         answer_timeout: seconds that a control route may take, but for those which are told to be slow.
-        generate_url: where responses come from, if not from the server itself.
+        router: URL of SGLang's router, which is asked for responses in place of the server.
+        peers: the other servers that the router may bring a request to.
     """
 
     def __init__(
@@ -58,10 +63,13 @@ class SGLangClient:
         connections: int,
         request_timeout: float | None = None,
         answer_timeout: float = ANSWER_SECONDS,
-        generate_url: str | None = None,
+        router: str | None = None,
+        peers: Sequence[str] = (),
     ) -> None:
         self.url = url.rstrip("/")
-        self._generate_url = f"{(generate_url or url).rstrip('/')}/generate"
+        self._router = router.rstrip("/") if router else None
+        self._peers = [peer.rstrip("/") for peer in peers]
+        self._generate_url = f"{self._router or self.url}/generate"
         headers = {"Authorization": f"Bearer {key}"} if key else {}
         allow_open_files(connections + SPARE_FILES)
         # Without a limit in time: the longest response may take an hour, and health is watched beside it.
@@ -101,7 +109,7 @@ class SGLangClient:
         Raises:
             RequestRefused: the server does not take this one.
             EngineUnavailable: it does not answer.
-            EngineError: it refuses the key, or answers what cannot be read.
+            EngineError: it refuses the key, or answers what cannot be read; the router does not answer.
         """
         try:
             return await self._respond(request, time.time())
@@ -128,17 +136,39 @@ class SGLangClient:
                 ) from None
             except DISCONNECTED as error:
                 broken += 1
-                if broken > RESENDS or self._requests.closed:
+                if self._requests.closed:
+                    raise self._unavailable(error) from error
+                if self._router is not None:
+                    await self._wait_for_router(broken, f"does not answer: {type(error).__name__}: {error}")
+                elif broken > RESENDS:
                     raise self._unavailable(error) from error
                 await asyncio.sleep(0)  # the ends of other idle connections are noticed, and those not used again
                 continue
             if status == 200:
-                return read_completion(found, request, queued)
+                try:
+                    return read_completion(found, request, queued)
+                except UnknownVersion as error:
+                    if self._router is None:
+                        raise
+                    # A server that has just been started again, and is not loaded yet; the router does not ask.
+                    broken += 1
+                    await self._wait_for_router(broken, f"asks servers that this run did not load: {error}")
+                    continue
+            if self._router is not None and status in ROUTER_FAILURES:
+                broken += 1
+                await self._wait_for_router(broken, f"answers with {status}: {_reason(found.decode(errors='replace'))}")
+                continue
             if status in (429, 503):
                 await asyncio.sleep(BUSY_SECONDS[min(busy, len(BUSY_SECONDS) - 1)])
                 busy += 1
                 continue
             raise self._refusal(status, found, request)
+
+    async def _wait_for_router(self, failures: int, reason: str) -> None:
+        """The router's failure says nothing about this server, which is watched by itself."""
+        if failures > len(ROUTER_SECONDS):
+            raise EngineError(f"SGLang's router at {self._router} (serving.router) {reason}")
+        await asyncio.sleep(ROUTER_SECONDS[failures - 1])
 
     async def _post(self, body: bytes) -> tuple[int, Any]:
         async with self._requests.post(self._generate_url, data=body) as response:
@@ -168,15 +198,16 @@ class SGLangClient:
         self, path: str, body: Mapping[str, Any] | None = None, *, method: str = "POST", slow: bool = False
     ) -> tuple[int, str]:
         """Status and text of a control route, whatever they are."""
-        return await self._ask(self._control, path, body, method, None if slow else self._answer_timeout)
+        timeout = None if slow else self._answer_timeout
+        return await self._ask(self._control, self.url, path, body, method, timeout)
 
     async def _ask(
-        self, session: aiohttp.ClientSession, path: str, body: Any, method: str, timeout: float | None
+        self, session: aiohttp.ClientSession, url: str, path: str, body: Any, method: str, timeout: float | None
     ) -> tuple[int, str]:
         try:
             async with (
                 asyncio.timeout(timeout),
-                session.request(method, self.url + path, json=body if method == "POST" else None) as response,
+                session.request(method, url + path, json=body if method == "POST" else None) as response,
             ):
                 return response.status, await response.text()
         except TimeoutError:
@@ -185,36 +216,41 @@ class SGLangClient:
             raise self._unavailable(error) from error
 
     async def abort(self, request_id: str | None) -> None:
-        """Ends one request that is in flight here, or all that the server has."""
+        """Ends one request that is in flight here, wherever a router brought it, or all that the server has."""
         if request_id is None:
             await self.control("/abort_request", {"abort_all": True})
         elif request_id in self._sent:
-            await self.control("/abort_request", {"rid": self._sent[request_id]})
+            rid = self._sent[request_id]
+            await asyncio.gather(self.control("/abort_request", {"rid": rid}), self._abort_on(self._peers, rid))
 
     def _abort_beside(self, request_id: str) -> None:
         """Nobody waits for the response, and nobody needs to know whether this reaches the server."""
-        task = asyncio.create_task(self._abort_quietly(self._sent[request_id]))
+        if request_id not in self._sent:
+            return
+        task = asyncio.create_task(self._abort_on([self.url, *self._peers], self._sent[request_id]))
         self._aborting.add(task)
         task.add_done_callback(self._aborting.discard)
 
-    async def _abort_quietly(self, rid: str) -> None:
-        with suppress(EngineError):
-            await self._ask(self._aborts, "/abort_request", {"rid": rid}, "POST", None)
+    async def _abort_on(self, urls: Sequence[str], rid: str) -> None:
+        for url in urls:
+            with suppress(EngineError):
+                await self._ask(self._aborts, url, "/abort_request", {"rid": rid}, "POST", self._answer_timeout)
 
     def _unavailable(self, error: BaseException) -> EngineUnavailable:
         return EngineUnavailable(f"SGLang at {self.url} does not answer: {type(error).__name__}: {error}")
 
-    def _failure(self, path: str, status: int, text: str) -> EngineError:
+    def _failure(self, path: str, status: int, text: str, url: str | None = None) -> EngineError:
         if status in (401, 403):
             return EngineError(
-                f"SGLang at {self.url} refuses the key for {path}; serving.api_key_env names the variable that holds it"
+                f"SGLang at {url or self.url} refuses the key for {path}; serving.api_key_env names the variable that "
+                "holds it"
             )
         return EngineError(f"SGLang at {self.url} answers {path} with {status}: {_reason(text)}")
 
     def _refusal(self, status: int, raw: bytes, request: GenerationRequest) -> EngineError:
         text = raw.decode(errors="replace")
         if status in (401, 403):
-            return self._failure("/generate", status, text)
+            return self._failure("/generate", status, text, self._router)
         return RequestRefused(f"request {request.request_id!r}: SGLang answers with {status}: {_reason(text)}")
 
 
@@ -270,6 +306,8 @@ def read_completion(found: Any, request: GenerationRequest, queued: float) -> Co
             seed=request.sampling.seed,
             timing={"queued": queued, "start": max(queued, end - seconds), "end": end},
         )
+    except UnknownVersion as error:
+        raise UnknownVersion(f"SGLang's reply to {request.request_id!r}: {error}") from error
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
         raise EngineError(f"SGLang's reply to {request.request_id!r} cannot be read: {error!r}") from error
 
@@ -287,12 +325,16 @@ def _spans(meta: Mapping[str, Any], length: int) -> list[VersionSpan]:
     return spans
 
 
+class UnknownVersion(EngineError):
+    """Weights that no run loaded."""
+
+
 def version_number(text: Any) -> int:
-    """A weight version as the server writes it; ValueError for one that no run gave it."""
+    """A weight version as the server writes it; UnknownVersion for one that no run gave it."""
     try:
         return int(str(text))
     except ValueError:
-        raise ValueError(f"weight version {text!r} is none that this run loaded") from None
+        raise UnknownVersion(f"weight version {text!r} is none that this run loaded") from None
 
 
 def _finish_reason(given: Mapping[str, Any] | None) -> FinishReason:

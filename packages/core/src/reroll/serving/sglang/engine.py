@@ -26,7 +26,7 @@ from reroll.api import (
 
 if TYPE_CHECKING:
     # `plan` asks this module for the configuration alone, and must not wait for asyncio and aiohttp.
-    from asyncio import Timeout
+    from asyncio import Task, Timeout
 
     from reroll.serving.limits import Limits
     from reroll.serving.sglang.client import SGLangClient
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 PARTIAL_SECONDS = 1.0
 """An aborted request's tokens arrive within; SGLang misses requests that it had not begun when it was paused."""
+GUARD_SECONDS = 0.5
+"""Between two times at which a server without sound weights is freed of what SGLang's router has sent there."""
 
 
 class SGLangEngineConfig(Config):
@@ -69,9 +71,10 @@ class SGLangEngine(Engine):
         self.limits: Limits
         self._staged: WeightUpdate | None = None
         self._sound = Event()
-        self._paused = False
+        self._paused = self._released = False
         # Requests, by the limit that ends the wait for them, and whether they were sent.
         self._asked: dict[Timeout, bool] = {}
+        self._guard: Task[None] | None = None
 
     @classmethod
     async def start(cls, config: Any, context: EngineContext) -> SGLangEngine:
@@ -107,7 +110,7 @@ class SGLangEngine(Engine):
         await self.server.start()
         self.address = f"sglang:{self.server.name} at {self.server.url}"
         self.limits = await self.server.limits()
-        self._staged, self._paused = None, False
+        self._staged, self._paused, self._released = None, False, False
         self.holds_start = not self.server.weights_unknown and not again
         if self.server.weights_unknown:
             await self._reset()
@@ -180,6 +183,11 @@ class SGLangEngine(Engine):
         if self._paused:
             await self.client.control("/continue_generation", {})
             self._paused = False
+            self._watch()
+
+    def _watch(self) -> None:
+        """Health is asked for by having a token generated."""
+        if not self._paused and not self._released:
             self.server.watch()
 
     async def flush_cache(self) -> None:
@@ -243,6 +251,8 @@ class SGLangEngine(Engine):
         update, self._staged = self._staged, None
         if update is None:
             raise EngineError(f"engine {self.address!r}: nothing was staged")
+        if self._guard is not None:
+            self._guard.cancel()
         now = get_running_loop().time
         began = now()
         try:
@@ -254,12 +264,24 @@ class SGLangEngine(Engine):
                 "/update_weight_version", {"new_version": str(version), "abort_all_requests": False}
             )
         except BaseException:
-            # Nothing was loaded yet, or nothing runs any more.
-            self.server.beside(self.resume() if self._sound.is_set() else self.client.abort(None))
+            if self._sound.is_set():
+                self.server.beside(self.resume())  # nothing was loaded yet
+            else:
+                self._guard = self.server.beside(self._turn_away())
             raise
         self._sound.set()
         await self.resume()
         return CommitCost(pause_seconds=now() - began)
+
+    async def _turn_away(self) -> None:
+        """Ends what runs on weights that nobody knows. A router does not know them either and goes on sending requests,
+        which would wait there for a load that may itself wait for them."""
+        from asyncio import sleep
+
+        await self.client.abort(None)
+        while self.server.settings.router and self.server.loss is None:
+            await sleep(GUARD_SECONDS)
+            await self.client.abort(None)
 
     async def weight_version(self) -> int:
         from reroll.serving.sglang.client import version_number
@@ -269,7 +291,7 @@ class SGLangEngine(Engine):
         info = await self.client.control("/model_info", method="GET")
         try:
             return version_number(info["weight_version"])
-        except (TypeError, KeyError, ValueError) as error:
+        except (TypeError, KeyError, EngineError) as error:
             raise EngineError(f"engine {self.address!r}: {error}") from error
 
     async def weights_digest(self) -> str:
@@ -296,11 +318,17 @@ class SGLangEngine(Engine):
         await self._begin(again=True)
 
     async def release_memory(self) -> None:
+        self._released = True
+        self.server.unwatch()
+        self._sound.clear()  # the weights go as well
         await self.client.control("/release_memory_occupation", {}, slow=True)
 
     async def resume_memory(self, weights_only: bool = False) -> None:
         tags = ["weights"] if weights_only else ["kv_cache", "cuda_graph"]
         await self.client.control("/resume_memory_occupation", {"tags": tags}, slow=True)
+        if not weights_only:
+            self._released = False
+            self._watch()
 
     async def abort(self, request_id: str | None = None) -> None:
         await self.client.abort(request_id)

@@ -34,6 +34,7 @@ class ServerSettings:
         url: of a running server; None launches one.
         arguments: of the launched server's command line.
         router: URL that responses are asked from instead of the server's own.
+        peers: URLs of the other servers behind the router.
         ranks: processes of one server that hold weights; each needs one of `device`.
     """
 
@@ -55,6 +56,7 @@ class ServerSettings:
     health_interval: float
     health_timeout: float
     request_timeout: float | None
+    peers: tuple[str, ...] = ()
 
 
 def settings_of(context: EngineContext, connections: int) -> ServerSettings:
@@ -88,6 +90,7 @@ def settings_of(context: EngineContext, connections: int) -> ServerSettings:
         health_interval=serving.health_interval,
         health_timeout=serving.health_timeout,
         request_timeout=serving.request_timeout,
+        peers=tuple(url for url in serving.urls if url != serving.urls[context.number]) if serving.router else (),
     )
 
 
@@ -153,7 +156,7 @@ class Server(ABC):
         if not self._lost.done():
             self._lost.set_result(error)
 
-    def beside(self, work: Coroutine[Any, Any, Any]) -> None:
+    def beside(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[None]:
         """Does something whose failure is told otherwise."""
 
         def ended(task: asyncio.Task[Any]) -> None:
@@ -165,6 +168,7 @@ class Server(ABC):
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(ended)
+        return task
 
     async def limits(self) -> Limits:
         """What the server says of itself, and the model's files."""
@@ -197,7 +201,8 @@ class Server(ABC):
             connections=self.settings.connections,
             request_timeout=self.settings.request_timeout,
             answer_timeout=self.settings.health_timeout,
-            generate_url=self.settings.router,
+            router=self.settings.router,
+            peers=self.settings.peers,
         )
         self._lost = asyncio.get_running_loop().create_future()
 
