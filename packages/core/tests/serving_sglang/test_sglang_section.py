@@ -150,8 +150,8 @@ def test_data_parallel_servers_take_no_weights_from_a_process_group(tmp_path, pl
 def test_options_that_reach_no_server_do_nothing(tmp_path, plugins):
     found = faults(tmp_path, plugins, {"dtype": "float32"}, engine="local")
     assert list(found) == ["sglang"] and "serving.engine is 'local'" in found["sglang"]
-    attached = {"name": "sglang", "urls": ["http://127.0.0.1:30000"]}
-    assert "run already" in faults(tmp_path, plugins, {"dtype": "float32"}, engine=attached)["sglang"]
+    attached = {"engine": "sglang", "urls": ["http://127.0.0.1:30000"]}
+    assert "run already" in faults(tmp_path, plugins, {"dtype": "float32"}, **attached)["sglang"]
     assert faults(tmp_path, plugins, {}, engine="local") == {}
 
 

@@ -66,7 +66,6 @@ class SGLangEngine(Engine):
 
         super().__init__(config)
         self.server = server
-        self.weight_ranks, self.weight_device = server.settings.ranks, server.settings.device
         self.address = f"sglang:{server.name}"
         self.limits: Limits
         self._staged: WeightUpdate | None = None
@@ -109,7 +108,8 @@ class SGLangEngine(Engine):
         self._sound.clear()
         await self.server.start()
         self.address = f"sglang:{self.server.name} at {self.server.url}"
-        self.limits = await self.server.limits()
+        facts = await self.server.facts()
+        self.limits, self.weight_ranks, self.weight_device = facts.limits, facts.ranks, facts.device
         self._staged, self._paused, self._released = None, False, False
         self.holds_start = not self.server.weights_unknown and not again
         if self.server.weights_unknown:

@@ -59,6 +59,15 @@ class ServerSettings:
     peers: tuple[str, ...] = ()
 
 
+@dataclass(frozen=True)
+class ServerFacts:
+    """What a running server is. `ranks` and `device`: of the processes that hold weights."""
+
+    limits: Limits
+    ranks: int
+    device: Literal["cpu", "cuda"]
+
+
 def settings_of(context: EngineContext, connections: int) -> ServerSettings:
     """What `[serving]` and `[sglang]` say for the engine of this context."""
     serving = context.run.get(ServingSection) if context.run else ServingSection.model_validate({})
@@ -170,14 +179,18 @@ class Server(ABC):
         task.add_done_callback(ended)
         return task
 
-    async def limits(self) -> Limits:
-        """What the server says of itself, and the model's files."""
+    async def facts(self) -> ServerFacts:
+        """What the server says of itself: one that somebody else runs has other options than the run file's."""
         info = await self.client.control("/server_info", method="GET")
         files = ModelFiles(self.settings.model_directory)
         text = files.config.get("text_config") or files.config
         context_len = info.get("context_length") or files.max_context or sys.maxsize
         tokens = info.get("max_total_num_tokens") or sys.maxsize
-        return Limits(text["vocab_size"], context_len, tokens, True, "raise sglang.mem_fraction_static")
+        return ServerFacts(
+            limits=Limits(text["vocab_size"], context_len, tokens, True, "raise sglang.mem_fraction_static"),
+            ranks=(info.get("tp_size") or 1) * (info.get("pp_size") or 1),
+            device="cuda" if str(info.get("device", self.settings.device)).startswith("cuda") else "cpu",
+        )
 
     async def close(self) -> None:
         self.unwatch()
