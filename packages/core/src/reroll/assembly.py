@@ -140,6 +140,7 @@ async def open_session(
             most=serving.engine_restarts,
             timeout=serving.recovery_timeout,
             warn=display.warn,
+            share_devices=colocated,
         )
         if replayed:
             producer: Producer | SavedCollections = _saved_collections(run, replayed, events, context)
@@ -327,7 +328,8 @@ def _engine_context(
     run: LoadedRunFile, placement: Placement, files: ModelFiles, output: Path, number: int
 ) -> EngineContext:
     name = f"engine-{number}"
-    return EngineContext(name, files.directory, 0, placement, output / "logs" / f"{name}.log", number, run)
+    log, shared = output / "logs" / f"{name}.log", run.get(PlacementSection).colocate
+    return EngineContext(name, files.directory, 0, placement, log, number, run, shared)
 
 
 def make_context(

@@ -146,7 +146,7 @@ def start_sglang(folder: Path, *options: str, device: str = "cpu") -> Server:
     if device == "cpu":
         environment["SGLANG_USE_CPU_ENGINE"] = "1"
         arguments |= {"--device": "cpu", "--attention-backend": "torch_native", "--mem-fraction-static": 0.05}
-    command = [python, "-m", "sglang.launch_server", "--skip-server-warmup"]
+    command = [python, "-m", "sglang.launch_server", "--skip-server-warmup", "--sleep-on-idle"]
     command += [str(part) for pair in arguments.items() for part in pair]
     log = folder / "sglang.log"
     with log.open("wb") as output:

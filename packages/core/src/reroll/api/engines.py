@@ -158,6 +158,7 @@ class EngineContext:
         log: file for the engine's output.
         number: of the engine among the run's, from 0.
         run: the run file, for an engine with a section of its own; None outside of a run.
+        share_devices: it takes turns with the trainer, see `Engine.release_memory`.
     """
 
     name: str
@@ -167,6 +168,7 @@ class EngineContext:
     log: Path
     number: int = 0
     run: RunFile | None = None
+    share_devices: bool = False
 
 
 class Engine(Component):
@@ -210,7 +212,13 @@ class Engine(Component):
 
     @abstractmethod
     async def generate(self, request: GenerationRequest) -> Completion:
-        """Continues `request.input_ids`; RequestRefused if this request cannot be served, EngineError if none can."""
+        """Continues `request.input_ids`.
+
+        Raises:
+            RequestRefused: this request cannot be served; it costs one response.
+            EngineUnavailable: the engine is lost, and the request is made again, of another one where there is one.
+            EngineError: no request can be served; ends the run.
+        """
 
     @abstractmethod
     async def pause(self, mode: Literal["in_place", "retract", "abort"] = "in_place") -> None:
@@ -218,7 +226,9 @@ class Engine(Component):
         from their tokens on resume (`retract`), or end with what they have (`abort`)."""
 
     @abstractmethod
-    async def resume(self) -> None: ...
+    async def resume(self) -> None:
+        """Goes on after `pause`; without a pause it does nothing. Called after every publication, and after a failed
+        one as well."""
 
     @abstractmethod
     async def flush_cache(self) -> None:
@@ -247,7 +257,7 @@ class Engine(Component):
 
         Requests in flight keep their text and go on under the new weights. With `recompute` their caches, shared
         prefixes included, are computed again first; without, nothing should be in flight. After a failure the old
-        tensors are served.
+        tensors are served, or none: see the class.
         """
 
     @abstractmethod
@@ -255,20 +265,23 @@ class Engine(Component):
 
     @abstractmethod
     async def weights_digest(self) -> str:
-        """SHA-256 over names, types, shapes and bytes of all served tensors, tied ones included."""
+        """Equal for two engines of one kind that serve the same tensors. Where `digest_like_trainer` says so, SHA-256
+        over names, types, shapes and bytes of all served tensors, tied ones included, as the trainer computes it."""
 
     @abstractmethod
     async def health(self) -> dict[str, Any]:
         """Numbers about load; raises when the engine cannot serve."""
 
     async def lost(self) -> EngineUnavailable:
-        """Returns once the engine cannot serve any more, with the reason. Where a worker's death tells it, never."""
+        """Returns once the engine cannot serve any more, with the reason; after `recover`, of what was started then.
+        Where a worker's death tells it, never."""
         from asyncio import get_running_loop
 
         return await get_running_loop().create_future()  # type: ignore[no-any-return]
 
     async def recover(self) -> None:
-        """Starts it again after it was lost, from the weights that it was first started with."""
+        """Starts it again after it was lost, ending what is left of it; `weight_version` raises until it was loaded.
+        May be cancelled, and called again after a failure."""
         raise EngineError(f"engine {self.address!r} cannot be started again")
 
     async def release_memory(self) -> None:

@@ -74,7 +74,8 @@ class WorkerDied(RerollError):
 
 
 class EngineError(RerollError):
-    """An engine cannot serve: it stopped, or could not load a model or weights. Ends the run."""
+    """An engine cannot serve: it stopped, or could not load a model or weights. Ends the run, unlike its two kinds
+    below."""
 
 
 class EngineUnavailable(EngineError):

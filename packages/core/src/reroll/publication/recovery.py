@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
 from reroll.api import Engine, EngineError, EngineUnavailable, PluginError, WorkerDied
@@ -28,8 +28,9 @@ class Recovery:
 
     Args:
         most: restarts of one engine in a run.
-        timeout: seconds that one recovery may take from the loss on, all its restarts together. The end of a step or of
-            a publication, before which an engine cannot be loaded, is not counted.
+        timeout: seconds that the restarts of one recovery may take together. Loading may take what a publication may;
+            the end of a step or of a publication, before which an engine cannot be loaded, is not counted.
+        share_devices: engines take turns with the trainer; one that is lost ends the run.
         warn: called with what the user should know.
 
     Attributes:
@@ -44,8 +45,10 @@ class Recovery:
         most: int,
         timeout: float,
         warn: Callable[[str], None],
+        share_devices: bool = False,
     ) -> None:
         self.restarts = 0
+        self._share_devices = share_devices
         self._publisher = publisher
         self._most = most
         self._timeout = timeout
@@ -90,9 +93,13 @@ class Recovery:
         if own is not None:
             self._publisher.lose(state.engine, own.result())
 
-    async def _readmit(self, state: _State, patience: _Patience) -> int:
-        """Loading an engine that is lost again may hang."""
-        own, loaded = await _first_of(state.engine.lost(), self._publisher.readmit(state.engine, patience))
+    async def _readmit(self, state: _State) -> int:
+        """Loading an engine that is lost again may hang. It may also wait for the trainer again and again, whose steps
+        take as long as they take: what a publication may, it may."""
+        loading = self._publisher.readmit(
+            state.engine, _Patience(self._publisher.timeout, "serving.publication_timeout")
+        )
+        own, loaded = await _first_of(state.engine.lost(), loading)
         if loaded is None:
             assert own is not None
             raise own.result()
@@ -104,8 +111,13 @@ class Recovery:
         assert reason is not None
         if not state.engine.recoverable:
             raise EngineError(f"engine {name!r} was lost and cannot be started again: {reason}") from reason
+        if self._share_devices:
+            raise EngineError(
+                f"engine {name!r} was lost, and is not started again: the trainer may be using its devices "
+                f"(placement.colocate): {reason}"
+            ) from reason
         self._warn(f"engine {name} was lost: {reason}. It is started again; {self._rest()}")
-        patience = _Patience(self._timeout)
+        patience = _Patience(self._timeout, "serving.recovery_timeout")
         last: Exception = reason
         for again in range(self._most - state.restarts):
             state.restarts += 1
@@ -114,7 +126,7 @@ class Recovery:
                 async with patience():
                     await asyncio.sleep(FIRST_PAUSE * 2 ** (again - 1) if again else 0)
                     await state.engine.recover()
-                version = await self._readmit(state, patience)
+                version = await self._readmit(state)
             except (WorkerDied, PluginError):
                 raise
             except Exception as error:
@@ -128,10 +140,10 @@ class Recovery:
                     f"{version}"
                 )
                 return True
-        self._give_up(state, last)
+        await self._give_up(state, last)
         return False
 
-    def _give_up(self, state: _State, last: Exception) -> None:
+    async def _give_up(self, state: _State, last: Exception) -> None:
         state.given_up = True
         text = (
             f"engine {state.engine.address!r} was lost and is not back after {state.restarts} restarts "
@@ -141,6 +153,8 @@ class Recovery:
         if all(state.given_up for state in self._states):
             raise EngineError(f"{text}; no engine is left") from last
         self._warn(f"{text}. The run goes on without it; {self._rest()}")
+        with suppress(Exception):  # it may be past all answers
+            await state.engine.close()
 
     def _rest(self) -> str:
         there = self._publisher.fleet.named(self._publisher.fleet.present())
@@ -182,9 +196,10 @@ class _State:
 class _Patience:
     """A time that is shared by several pieces of work."""
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, key: str) -> None:
         self.left = seconds
         self._seconds = seconds
+        self._key = key
 
     @asynccontextmanager
     async def __call__(self) -> AsyncIterator[None]:
@@ -195,9 +210,7 @@ class _Patience:
         except TimeoutError:
             if not limit.expired():
                 raise  # of something inside, which has its own reason
-            raise EngineError(
-                f"its restart took longer than {self._seconds:g} s; raise serving.recovery_timeout"
-            ) from None
+            raise EngineError(f"it took longer than {self._seconds:g} s; raise {self._key}") from None
         finally:
             self.left -= _now() - start
 

@@ -61,8 +61,9 @@ def hide_in_logs(key: str) -> None:
 
     def make_hidden(*arguments: Any, **keywords: Any) -> logging.LogRecord:
         record = make(*arguments, **keywords)
-        if key in (text := record.getMessage()):
-            record.msg, record.args = text.replace(key, "(hidden)"), ()
+        with contextlib.suppress(Exception):  # a message that cannot be formatted is the logger's to tell
+            if key in (text := record.getMessage()):
+                record.msg, record.args = text.replace(key, "(hidden)"), ()
         return record
 
     logging.setLogRecordFactory(make_hidden)

@@ -75,7 +75,7 @@ class SGLangClient:
         # Without a limit in time: the longest response may take an hour, and health is watched beside it.
         waits = aiohttp.ClientTimeout(total=None, sock_connect=30.0)
         self._requests = aiohttp.ClientSession(
-            connector=aiohttp.TCPConnector(limit=connections, keepalive_timeout=KEEP_SECONDS),
+            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_SECONDS),
             headers=headers | {"Content-Type": "application/json"},
             timeout=waits,
             auto_decompress=False,
@@ -91,6 +91,7 @@ class SGLangClient:
         )
         self._aborting: set[asyncio.Task[None]] = set()
         self._timeout = request_timeout
+        self._room = asyncio.Semaphore(connections)
         self._answer_timeout = answer_timeout
         # All of one length: SGLang aborts every request whose id begins with the given one, which must be one that it
         # has. And no other client's, of which the server may still have requests.
@@ -126,7 +127,7 @@ class SGLangClient:
             rid = self._sent[request.request_id] = next(self._ids)
             body = generation_body(request, rid)
             try:
-                async with asyncio.timeout(self._timeout):
+                async with self._room, asyncio.timeout(self._timeout):
                     status, found = await self._post(body)
             except TimeoutError:
                 self._abort_beside(request.request_id)

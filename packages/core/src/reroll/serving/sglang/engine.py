@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from reroll.serving.sglang.weights import WeightUpdate
 
 
+STARTING_SECONDS = 30.0
 PARTIAL_SECONDS = 1.0
 """An aborted request's tokens arrive within; SGLang misses requests that it had not begun when it was paused."""
 GUARD_SECONDS = 0.5
@@ -74,6 +75,7 @@ class SGLangEngine(Engine):
         # Requests, by the limit that ends the wait for them, and whether they were sent.
         self._asked: dict[Timeout, bool] = {}
         self._guard: Task[None] | None = None
+        self._resuming: Task[None] | None = None
 
     @classmethod
     async def start(cls, config: Any, context: EngineContext) -> SGLangEngine:
@@ -88,10 +90,19 @@ class SGLangEngine(Engine):
         settings = settings_of(context, config.max_concurrent_requests)
         server: Server = AttachedServer(settings) if settings.url else LaunchedServer(settings)
         engine = cls(config, server)
+        from asyncio import timeout
+
         try:
-            await engine._begin()
-        except BaseException:
+            # What is asked of a server that is attached to may wait for what another run left undone.
+            async with timeout(settings.startup_timeout + STARTING_SECONDS):
+                await engine._begin()
+        except BaseException as error:
             await server.close()
+            if isinstance(error, TimeoutError):
+                raise EngineError(
+                    f"{server.url} answers, but does not let go of what it did before within "
+                    f"{settings.startup_timeout:g} s (serving.startup_timeout): start it again"
+                ) from None
             raise
         return engine
 
@@ -107,23 +118,28 @@ class SGLangEngine(Engine):
         """From a server that starts to one that is ready, with nothing left of what it did for others."""
         self._sound.clear()
         await self.server.start()
-        self.address = f"sglang:{self.server.name} at {self.server.url}"
+        # A process group with the server of before is not this one's, wherever it listens.
+        restarted = f", start {self.server.starts}" if self.server.starts > 1 else ""
+        self.address = f"sglang:{self.server.name} at {self.server.url}{restarted}"
         facts = await self.server.facts()
         self.limits, self.weight_ranks, self.weight_device = facts.limits, facts.ranks, facts.device
         self._staged, self._paused, self._released = None, False, False
         self.holds_start = not self.server.weights_unknown and not again
-        if self.server.weights_unknown:
-            await self._reset()
+        self.server.on_loss(self._let_go)
         if self.holds_start:
             self._sound.set()
-        self.server.on_loss(self._let_go)
-        self.server.watch()
+            self.server.watch()
+        else:
+            await self._reset()
 
     async def _reset(self) -> None:
-        """An attached server may be paused, in the middle of an update, or full of another run's requests."""
-        await self.client.abort(None)
-        await self.client.ask("/end_weight_update", {}, slow=True)
-        await self.client.control("/continue_generation", {})
+        """An attached server may be in the middle of an update, or full of another run's requests; SGLang's router may
+        send it more. It stays paused until it is loaded, so that nothing comes of weights that nobody knows."""
+        if self.server.weights_unknown:
+            await self.client.abort(None)
+            await self.client.ask("/end_weight_update", {}, slow=True)
+        await self.pause("retract")
+        self._guard = self.server.beside(self._turn_away())
 
     @property
     def client(self) -> SGLangClient:
@@ -251,8 +267,9 @@ class SGLangEngine(Engine):
         update, self._staged = self._staged, None
         if update is None:
             raise EngineError(f"engine {self.address!r}: nothing was staged")
-        if self._guard is not None:
-            self._guard.cancel()
+        for task in (self._guard, self._resuming):
+            if task is not None:
+                task.cancel()
         now = get_running_loop().time
         began = now()
         try:
@@ -265,7 +282,7 @@ class SGLangEngine(Engine):
             )
         except BaseException:
             if self._sound.is_set():
-                self.server.beside(self.resume())  # nothing was loaded yet
+                self._resuming = self.server.beside(self.resume())  # nothing was loaded yet
             else:
                 self._guard = self.server.beside(self._turn_away())
             raise
@@ -318,8 +335,9 @@ class SGLangEngine(Engine):
         await self._begin(again=True)
 
     async def release_memory(self) -> None:
+        """Nothing may run in the server, not even what asked for its health."""
         self._released = True
-        self.server.unwatch()
+        await self.pause("abort")
         self._sound.clear()  # the weights go as well
         await self.client.control("/release_memory_occupation", {}, slow=True)
 
@@ -328,6 +346,7 @@ class SGLangEngine(Engine):
         await self.client.control("/resume_memory_occupation", {"tags": tags}, slow=True)
         if not weights_only:
             self._released = False
+            await self.resume()
             self._watch()
 
     async def abort(self, request_id: str | None = None) -> None:

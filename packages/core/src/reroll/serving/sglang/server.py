@@ -9,7 +9,7 @@ import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -44,7 +44,7 @@ class ServerSettings:
     placement: Placement
     log: Path
     url: str | None
-    key: str
+    key: str = field(repr=False)
     router: str | None
     python: str
     arguments: tuple[str, ...]
@@ -89,6 +89,8 @@ def settings_of(context: EngineContext, connections: int) -> ServerSettings:
             str(context.model_directory),
             "--weight-version",
             str(context.version),
+            # Without it SGLang says that it gave its memory up, and keeps it.
+            *(["--enable-memory-saver"] if context.share_devices else []),
             *options.arguments(),
         ),
         environment={"SGLANG_USE_CPU_ENGINE": "1"} if on_cpu else {},
@@ -135,6 +137,8 @@ class Server(ABC):
     """
 
     weights_unknown: bool
+    starts = 0
+    """How often it was started, or attached to."""
 
     def __init__(self, settings: ServerSettings) -> None:
         self.settings = settings
@@ -207,7 +211,7 @@ class Server(ABC):
             await self.client.close()
 
     def _connect(self, url: str) -> None:
-        self.url = url
+        self.url, self.starts = url, self.starts + 1
         self.client = SGLangClient(
             url,
             self.settings.key,
