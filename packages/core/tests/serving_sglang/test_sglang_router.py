@@ -151,21 +151,7 @@ def test_a_request_is_ended_wherever_the_router_brought_it(tmp_path):
     asyncio.run(body())
 
 
-def test_an_engine_without_sound_weights_lets_nothing_wait_that_the_router_sends_there(tmp_path):
-    async def body():
-        async with simulation(tmp_path) as (engines, _, _):
-            with pytest.raises(EngineError, match="update_weights_from_disk"):
-                await load(engines[0], 1, tmp_path / "absent")
-            found = await asyncio.gather(*start(engines[1], 6, 8))
-            assert sorted(completion.finish_reason for completion in found)[:3] == ["abort"] * 3
-            await load(engines[0], 1)
-            found = await asyncio.gather(*start(engines[1], 6, 8))
-            assert {completion.finish_reason for completion in found} == {"length"}
-            assert {span.version for completion in found for span in completion.weight_versions} == {0, 1}
-
-    asyncio.run(body())
-
-
+@pytest.mark.slow
 def test_a_paused_server_is_taken_out_by_the_routers_health_check_and_comes_back(tmp_path):
     async def body():
         options = {**OFTEN, "health_success_threshold": 1}
@@ -188,6 +174,7 @@ def test_a_paused_server_is_taken_out_by_the_routers_health_check_and_comes_back
     asyncio.run(body())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("retries", [True, False])
 def test_what_a_server_had_that_died_is_made_again(tmp_path, retries):
     """By the router, or by the engine where it does not."""
@@ -208,11 +195,12 @@ def test_what_a_server_had_that_died_is_made_again(tmp_path, retries):
             found = await asyncio.gather(*tasks)
             assert {completion.finish_reason for completion in found} == {"length"}
             assert "does not answer" in str(await engines[0].lost())
-            assert not engines[1].server.is_lost
+            assert engines[1].server.loss is None
 
     asyncio.run(body())
 
 
+@pytest.mark.slow
 def test_a_server_that_was_started_again_is_not_believed_until_it_is_loaded(tmp_path):
     async def body():
         async with simulation(tmp_path) as (engines, clients, _):
@@ -224,6 +212,7 @@ def test_a_server_that_was_started_again_is_not_believed_until_it_is_loaded(tmp_
     asyncio.run(body())
 
 
+@pytest.mark.slow
 def test_a_router_that_is_gone_is_named_and_no_server_is_lost(tmp_path, monkeypatch):
     monkeypatch.setattr("reroll.serving.sglang.client.ROUTER_SECONDS", (0.01, 0.01))
 
@@ -232,11 +221,12 @@ def test_a_router_that_is_gone_is_named_and_no_server_is_lost(tmp_path, monkeypa
             engines[0].client._generate_url = "http://127.0.0.1:9/generate"
             with pytest.raises(EngineError, match=rf"SGLang's router at {url} \(serving.router\) does not answer"):
                 await respond(engines[0], "request")
-            assert not engines[0].server.is_lost
+            assert engines[0].server.loss is None
 
     asyncio.run(body())
 
 
+@pytest.mark.slow
 def test_the_router_wants_the_servers_key(tmp_path):
     async def body():
         async with (

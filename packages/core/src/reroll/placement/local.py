@@ -45,8 +45,8 @@ class LocalPlacement(Placement):
             wanted = ", ".join(f"{spec.name} {spec.gpus}" for spec in specs if spec.gpus)
             raise RerollError(
                 f"the run needs {needed} GPUs ({wanted}), but this machine shows {len(there)}: lower "
-                "trainer.num_ranks, serving.num_engines or sglang.tp_size, or have them take turns (placement.colocate); "
-                f"{VISIBLE} may hide some"
+                "trainer.num_ranks, serving.num_engines or sglang.tp_size, or have them take turns "
+                f"(placement.colocate); {VISIBLE} may hide some"
             )
 
     async def start(self, spec: WorkerSpec) -> Worker:

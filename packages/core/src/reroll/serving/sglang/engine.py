@@ -37,8 +37,6 @@ if TYPE_CHECKING:
 STARTING_SECONDS = 30.0
 PARTIAL_SECONDS = 1.0
 """An aborted request's tokens arrive within; SGLang misses requests that it had not begun when it was paused."""
-GUARD_SECONDS = 0.5
-"""Between two times at which a server without sound weights is freed of what SGLang's router has sent there."""
 
 
 class SGLangEngineConfig(Config):
@@ -74,7 +72,6 @@ class SGLangEngine(Engine):
         self._paused = self._released = False
         # Requests, by the limit that ends the wait for them, and whether they were sent.
         self._asked: dict[Timeout, bool] = {}
-        self._guard: Task[None] | None = None
         self._resuming: Task[None] | None = None
 
     @classmethod
@@ -139,7 +136,6 @@ class SGLangEngine(Engine):
             await self.client.abort(None)
             await self.client.ask("/end_weight_update", {}, slow=True)
         await self.pause("retract")
-        self._guard = self.server.beside(self._turn_away())
 
     @property
     def client(self) -> SGLangClient:
@@ -267,9 +263,8 @@ class SGLangEngine(Engine):
         update, self._staged = self._staged, None
         if update is None:
             raise EngineError(f"engine {self.address!r}: nothing was staged")
-        for task in (self._guard, self._resuming):
-            if task is not None:
-                task.cancel()
+        if self._resuming is not None:
+            self._resuming.cancel()
         now = get_running_loop().time
         began = now()
         try:
@@ -284,21 +279,11 @@ class SGLangEngine(Engine):
             if self._sound.is_set():
                 self._resuming = self.server.beside(self.resume())  # nothing was loaded yet
             else:
-                self._guard = self.server.beside(self._turn_away())
+                self.server.beside(self.client.abort(None))
             raise
         self._sound.set()
         await self.resume()
         return CommitCost(pause_seconds=now() - began)
-
-    async def _turn_away(self) -> None:
-        """Ends what runs on weights that nobody knows. A router does not know them either and goes on sending requests,
-        which would wait there for a load that may itself wait for them."""
-        from asyncio import sleep
-
-        await self.client.abort(None)
-        while self.server.settings.router and self.server.loss is None:
-            await sleep(GUARD_SECONDS)
-            await self.client.abort(None)
 
     async def weight_version(self) -> int:
         from reroll.serving.sglang.client import version_number
