@@ -366,7 +366,7 @@ def test_a_run_whose_engine_hangs_when_it_is_started_ends_within_its_time():
                 setting.engines[0].die()
                 await asyncio.sleep(1000)
         (error,) = caught.value.exceptions
-        assert "its restart took longer than 110 s; raise serving.recovery_timeout; no engine is left" in str(error)
+        assert "it took longer than 110 s; raise serving.recovery_timeout; no engine is left" in str(error)
         assert 110 <= now() < 112
 
     run(scenario, engines=1)

@@ -268,7 +268,7 @@ def test_a_server_that_is_attached_to_is_freed_of_what_another_run_left(tmp_path
             await engine.client.control("/begin_weight_update", {})
             async with engine_of(server.url, tmp_path, loaded=False) as other:
                 state = await server.state()
-                assert (state["paused"], state["session"], state["in_flight"]) == (None, False, 0)
+                assert (state["paused"], state["session"], state["in_flight"]) == ("retract", False, 0)
                 with pytest.raises(EngineError, match="to be loaded first"):
                     await other.weight_version()
             await asyncio.gather(*left)

@@ -52,15 +52,16 @@ class ServingSection(ConfigSection):
     health_interval: float = Field(5.0, gt=0)
     """Seconds between two questions whether a server is well."""
     health_timeout: float = Field(20.0, gt=0)
-    """Seconds without an answer to them after which a server counts as lost."""
+    """Seconds without an answer after which a server counts as lost: to that question, which SGLang answers after a
+    second at the earliest, or to any other that needs no work. Loads, and joining process groups, may take longer."""
     request_timeout: float | None = Field(None, gt=0)
     """Seconds that one response may take; unset, as long as its server is well."""
     engine_restarts: int = Field(3, ge=0)
     """How often one engine may be started again in a run. Then the run goes on with the others, or ends where none is
     left."""
     recovery_timeout: float = Field(110.0, gt=0)
-    """Seconds that bringing a lost engine back may take, from its loss until it serves the current weights; what the
-    trainer or a publication takes meanwhile is not counted. Then the engine is given up."""
+    """Seconds that starting a lost engine again may take, all tries together; loading it then may take
+    `publication_timeout`. An engine that is not back by then is given up."""
     publication_mode: Annotated[Selection, Hook("publication_modes")] = Selection(name="barrier")
     """When engines take new weights: `barrier` (nothing is in flight), `engine_drain` (one engine after another) or
     `refresh` (in the middle of responses)."""
