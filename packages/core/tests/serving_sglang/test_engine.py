@@ -7,6 +7,7 @@ from simulated_engine import Stream, bucket, engine_of, load, request, run, simu
 
 from reroll.api import EngineError, EngineUnavailable, RequestRefused, VersionSpan
 from reroll.serving.sglang import engine as engine_module
+from reroll.serving.sglang.engine import SGLangEngine
 
 LONG = ("--delay", 600)
 SLOW = ("--delay", 60, "--vocabulary", 100_000)
@@ -429,3 +430,9 @@ def test_two_thousand_requests_are_in_flight_at_once_and_each_has_its_own_answer
             assert (await server.state())["most_in_flight"] == 2000
 
     run(body(), seconds=240)
+
+
+def test_a_missing_client_library_is_told_with_its_remedy(monkeypatch):
+    monkeypatch.setattr("reroll.serving.sglang.engine.find_spec", lambda name: None)
+    with pytest.raises(EngineError, match=r"needs aiohttp, orjson: pip install 'reroll\[sglang\]'"):
+        SGLangEngine.worker_specs(None, None)

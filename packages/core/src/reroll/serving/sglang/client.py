@@ -13,6 +13,7 @@ from contextlib import suppress
 from typing import Any
 
 import aiohttp
+import orjson
 
 from reroll.api import (
     Completion,
@@ -272,7 +273,7 @@ def generation_body(request: GenerationRequest, rid: str) -> bytes:
         sampling["stop"] = list(wanted.stop)
     if wanted.stop_token_ids:
         sampling["stop_token_ids"] = list(wanted.stop_token_ids)
-    return json.dumps(
+    return orjson.dumps(
         {
             "rid": rid,
             "input_ids": request.input_ids,
@@ -280,9 +281,8 @@ def generation_body(request: GenerationRequest, rid: str) -> bytes:
             "return_logprob": True,
             "logprob_start_len": -1,
             "stream": False,
-        },
-        separators=(",", ":"),
-    ).encode()
+        }
+    )
 
 
 def read_completion(found: Any, request: GenerationRequest, queued: float) -> Completion:
@@ -351,7 +351,7 @@ def _finish_reason(given: Mapping[str, Any] | None) -> FinishReason:
 
 def _parsed(raw: bytes) -> Any:
     try:
-        return json.loads(raw)
+        return orjson.loads(raw)
     except ValueError as error:
         raise EngineError(f"SGLang's reply is not JSON: {raw[:200]!r}") from error
 

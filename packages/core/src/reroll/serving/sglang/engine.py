@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 from hashlib import sha256
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -81,6 +82,7 @@ class SGLangEngine(Engine):
         Raises:
             EngineError: it does not become ready; with its last words.
         """
+        _require_extra()
         from reroll.serving.sglang.server import AttachedServer, LaunchedServer, settings_of
 
         config = config or SGLangEngineConfig()
@@ -105,6 +107,7 @@ class SGLangEngine(Engine):
 
     @classmethod
     def worker_specs(cls, config: Any, context: EngineContext) -> list[WorkerSpec]:
+        _require_extra()
         from reroll.serving.sglang.server import launcher_spec, settings_of
 
         config = config or SGLangEngineConfig()
@@ -339,3 +342,10 @@ class SGLangEngine(Engine):
 
     async def close(self) -> None:
         await self.server.close()
+
+
+def _require_extra() -> None:
+    """EngineError unless what the client imports is installed."""
+    missing = [name for name in ("aiohttp", "orjson") if find_spec(name) is None]
+    if missing:
+        raise EngineError(f"an SGLang engine needs {', '.join(missing)}: pip install 'reroll[sglang]'")
