@@ -146,13 +146,15 @@ def test_a_server_that_is_killed_comes_back_or_ends_the_run_and_no_prompt_is_los
     try:
         metrics = output / "metrics.jsonl"
         _until(lambda: metrics.exists() and len(metrics.read_text().splitlines()) >= 3, training, 300)
-        victim = _servers_of(training.pid)[0]
+        servers = _servers_of(training.pid)
+        victim = servers[0]
         os.kill(victim, signal.SIGKILL)
         killed = time.monotonic()
         _until(lambda: _restarts(metrics) == 1, training, 120)
         back = time.monotonic() - killed
         steps = len(metrics.read_text().splitlines())
         _until(lambda: len(metrics.read_text().splitlines()) >= steps + 3, training, 120)
+        servers += _servers_of(training.pid)
     finally:
         training.send_signal(signal.SIGINT)
         training.wait(120)
@@ -165,7 +167,8 @@ def test_a_server_that_is_killed_comes_back_or_ends_the_run_and_no_prompt_is_los
         for record in records:
             if record["info"]["reroll"]["disposition"] == "consumed":
                 assert step - min(versions(record)) <= 1
-    assert not _servers_of(os.getpid())
+    assert len(set(servers)) == 3
+    assert not any(map(psutil.pid_exists, servers))
 
 
 def _until(holds, process, seconds):
