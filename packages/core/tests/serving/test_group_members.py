@@ -5,9 +5,10 @@ import queue
 
 import pytest
 import torch
+from group_member import TIMEOUT, device_of, engine, tensors_of
 
 from reroll.api import RerollError
-from reroll.models.process_groups import Member, flatten, listen, receive, specs
+from reroll.models.process_groups import Member, flatten, listen
 
 BACKENDS = [
     "gloo",
@@ -16,33 +17,6 @@ BACKENDS = [
         marks=[pytest.mark.gpu, pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two CUDA devices")],
     ),
 ]
-TIMEOUT = 60.0
-
-
-def tensors_of(device):
-    generator = torch.Generator().manual_seed(0)
-    made = {"a": torch.randn(300, 7, generator=generator), "b": torch.randn(50, generator=generator).bfloat16()}
-    return {name: tensor.to(device) for name, tensor in made.items()}
-
-
-def device_of(backend, rank):
-    if backend == "nccl":
-        torch.cuda.set_device(rank)
-        return f"cuda:{rank}"
-    return "cpu"
-
-
-def engine(backend, told, answers):
-    """Rank 1: receives both ways, then takes part no more until it is told to leave."""
-    device_of(backend, 1)
-    answers.put("here")  # it takes longer to start than ranks wait for each other
-    member = Member(told.get(timeout=TIMEOUT), 1)
-    expected = tensors_of("cpu")
-    for flattened in (True, False):
-        found = receive(member, specs(expected), flattened)
-        answers.put(all(torch.equal(found[name], tensor) for name, tensor in expected.items()))
-    told.get(timeout=TIMEOUT)
-    member.leave()
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
