@@ -37,6 +37,28 @@ def on_ray(address, strategy="PACK"):
     return f'placement.backend={{ name = "ray", address = "{address}", strategy = "{strategy}" }}'
 
 
+def test_an_interrupted_run_takes_its_own_cluster_down(run_file, tmp_path):
+    """Ctrl-C reaches every process that was started from the terminal, Ray's among them: the run must end by itself.
+
+    The first test, since the others' cluster would take the room of this machine that it needs.
+    """
+    output = tmp_path / "run"
+    overrides = ['placement.backend="ray"', f'output.dir="{output}"', "rollout.num_rollout=10000"]
+    command = [sys.executable, "-m", "reroll", "train", str(run_file()), *(f"--set={each}" for each in overrides)]
+    with quiet_ray(), subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE, text=True) as program:
+        while not (output / "rollouts" / "step_0" / "train_rollouts.done").exists():
+            assert program.poll() is None, program.stderr.read()
+            time.sleep(0.1)
+        started = psutil.Process(program.pid).children(recursive=True)
+        os.killpg(program.pid, signal.SIGINT)
+        told = program.stderr.read()
+    assert program.returncode == 130, told
+    assert "SIGINT: ending the run" in told
+    assert json.loads((output / "summary.json").read_text())["ended"] == "interrupted"
+    _, alive = psutil.wait_procs(started, timeout=30)
+    assert alive == []
+
+
 def test_the_quickstart_on_ray_gives_what_it_gives_locally(address, tmp_path):
     held_out = 'eval.sets=[{ name = "held-out", task_set = { name = "addition", split = "held_out", size = 8 } }]'
     # The nodes only say that they have GPUs.
@@ -312,25 +334,6 @@ def test_a_killed_rank_ends_a_run_with_its_name(address, run_file, tmp_path):
     (death,) = asyncio.run(body())
     assert death.worker == "trainer"
     assert left_over(address) == ([], [])
-
-
-def test_an_interrupted_run_takes_its_own_cluster_down(run_file, tmp_path):
-    """Ctrl-C reaches every process that was started from the terminal, Ray's among them: the run must end by itself."""
-    output = tmp_path / "run"
-    overrides = ['placement.backend="ray"', f'output.dir="{output}"', "rollout.num_rollout=10000"]
-    command = [sys.executable, "-m", "reroll", "train", str(run_file()), *(f"--set={each}" for each in overrides)]
-    with quiet_ray(), subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE, text=True) as program:
-        while not (output / "rollouts" / "step_0" / "train_rollouts.done").exists():
-            assert program.poll() is None, program.stderr.read()
-            time.sleep(0.1)
-        started = psutil.Process(program.pid).children(recursive=True)
-        os.killpg(program.pid, signal.SIGINT)
-        told = program.stderr.read()
-    assert program.returncode == 130, told
-    assert "SIGINT: ending the run" in told
-    assert json.loads((output / "summary.json").read_text())["ended"] == "interrupted"
-    _, alive = psutil.wait_procs(started, timeout=30)
-    assert alive == []
 
 
 @pytest.mark.gpu
