@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 BODY_BYTES = 64 * 2**20
 """Largest body that is read: a batch of long prompts."""
-GOODBYE_SECONDS = 2.0
+GOODBYE_SECONDS = 10.0
 """What answers under way get to be written once the server is to end."""
 
 
