@@ -13,6 +13,7 @@ from urllib.request import Request, urlopen
 
 from reroll.models.files import resolve_model
 from reroll.serving.sglang.launcher import ServerLauncher
+from reroll.serving.sglang.server import ServerSettings
 
 MODEL = resolve_model("builtin:tiny-math").directory
 ON_CPU = (
@@ -36,6 +37,31 @@ def python():
     given = os.environ.get("REROLL_SGLANG_PYTHON")
     assert given, "REROLL_SGLANG_PYTHON must name the python of an environment with SGLang"
     return given
+
+
+def settings(placement, log, **changes):
+    """Of an engine on a server of the built-in model, launched on a CPU unless `url` says where one runs."""
+    given = {
+        "name": "engine-0",
+        "model_directory": MODEL,
+        "version": 0,
+        "placement": placement,
+        "log": log,
+        "url": None,
+        "key": KEY,
+        "router": None,
+        "python": os.environ.get("REROLL_SGLANG_PYTHON", ""),
+        "arguments": ("--model-path", str(MODEL), "--weight-version", "0", *ON_CPU),
+        "environment": {"SGLANG_USE_CPU_ENGINE": "1"},
+        "ranks": 1,
+        "device": "cpu",
+        "connections": 64,
+        "startup_timeout": 200.0,
+        "health_interval": 1.0,
+        "health_timeout": 25.0,
+        "request_timeout": None,
+    }
+    return ServerSettings(**{**given, **changes})
 
 
 @dataclass

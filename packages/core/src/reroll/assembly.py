@@ -133,15 +133,7 @@ async def open_session(
         parts.push_async_callback(publisher.transport.close)
         colocated = run.get(PlacementSection).colocate and not replayed
         turns = TakingTurns(publisher.publish, engines, gate) if colocated else None
-        serving = run.get(ServingSection)
-        recovery = Recovery(
-            publisher,
-            router,
-            most=serving.engine_restarts,
-            timeout=serving.recovery_timeout,
-            warn=display.warn,
-            share_devices=colocated,
-        )
+        recovery = _recovery(run, publisher, router, colocated, display)
         if replayed:
             producer: Producer | SavedCollections = _saved_collections(run, replayed, events, context)
         else:
@@ -273,6 +265,20 @@ def _publisher(
         timeout=serving.publication_timeout,
         warn=display.warn,
         check_equal=serving.check_weight_update_equal,
+    )
+
+
+def _recovery(
+    run: LoadedRunFile, publisher: Publisher, router: LeastOutstandingTokensRouter, colocated: bool, display: Display
+) -> Recovery:
+    serving = run.get(ServingSection)
+    return Recovery(
+        publisher,
+        router,
+        most=serving.engine_restarts,
+        timeout=serving.recovery_timeout,
+        warn=display.warn,
+        share_devices=colocated,
     )
 
 

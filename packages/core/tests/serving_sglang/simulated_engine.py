@@ -8,12 +8,13 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import aiohttp
+import real_sglang
 
 from reroll.api import GenerationRequest, SamplingParams, TensorSpec, WeightBucket, WeightGroup
 from reroll.placement.local import LocalPlacement
 from reroll.serving.sglang.client import SGLangClient
 from reroll.serving.sglang.engine import SGLangEngine, SGLangEngineConfig
-from reroll.serving.sglang.server import AttachedServer, ServerSettings
+from reroll.serving.sglang.server import AttachedServer
 
 PROGRAM = Path(__file__).with_name("simulated_server.py")
 SECONDS = 60
@@ -79,28 +80,9 @@ async def client_of(url, key="", connections=64, **more):
 
 
 def settings(url, directory, **changes):
-    placement = LocalPlacement()
-    given = {
-        "name": "engine-0",
-        "model_directory": directory,
-        "version": 0,
-        "placement": placement,
-        "log": directory / "engine.log",
-        "url": url,
-        "key": "",
-        "router": None,
-        "python": sys.executable,
-        "arguments": (),
-        "environment": {},
-        "ranks": 1,
-        "device": "cpu",
-        "connections": 64,
-        "startup_timeout": 20.0,
-        "health_interval": 600.0,
-        "health_timeout": 20.0,
-        "request_timeout": None,
-    }
-    return ServerSettings(**{**given, **changes})
+    given = {"model_directory": directory, "url": url, "key": "", "startup_timeout": 20.0, "health_timeout": 20.0}
+    given["health_interval"] = 600.0
+    return real_sglang.settings(LocalPlacement(), directory / "engine.log", **{**given, **changes})
 
 
 def model_directory(folder):

@@ -8,39 +8,21 @@ from dataclasses import replace
 
 import psutil
 import pytest
-from real_sglang import MODEL, ON_CPU, RealServer, python
+from real_sglang import MODEL, ON_CPU, RealServer, python, settings
 
 from reroll.api import EngineError, GenerationRequest, RequestRefused, SamplingParams, VersionSpan, WeightBucket
 from reroll.placement.local import LocalPlacement
 from reroll.serving.sglang.engine import SGLangEngine, SGLangEngineConfig
-from reroll.serving.sglang.server import AttachedServer, LaunchedServer, ServerSettings
+from reroll.serving.sglang.server import AttachedServer, LaunchedServer
 
 pytestmark = [pytest.mark.sglang, pytest.mark.timeout(300)]
 
 PROMPT = [305, 72, 101, 108, 108, 111]
 
 
-def settings(placement, log, url=None, key="a-key-of-the-tests", arguments=()):
-    return ServerSettings(
-        name="engine-0",
-        model_directory=MODEL,
-        version=0,
-        placement=placement,
-        log=log,
-        url=url,
-        key=key,
-        router=None,
-        python=python(),
-        arguments=("--model-path", str(MODEL), "--weight-version", "0", *ON_CPU, *arguments),
-        environment={"SGLANG_USE_CPU_ENGINE": "1"},
-        ranks=1,
-        device="cpu",
-        connections=64,
-        startup_timeout=200.0,
-        health_interval=1.0,
-        health_timeout=25.0,
-        request_timeout=None,
-    )
+def launching(placement, tmp_path, *options):
+    arguments = ("--model-path", str(MODEL), "--weight-version", "0", *ON_CPU, *options)
+    return settings(placement, tmp_path / "engine.log", python=python(), arguments=arguments)
 
 
 @asynccontextmanager
@@ -49,7 +31,7 @@ async def attached(server: RealServer, tmp_path, key=None):
     placement = LocalPlacement()
     engine = SGLangEngine(
         SGLangEngineConfig(),
-        AttachedServer(settings(placement, tmp_path / "log", server.url, server.key if key is None else key)),
+        AttachedServer(settings(placement, tmp_path / "log", url=server.url, key=server.key if key is None else key)),
     )
     try:
         await engine._begin()
@@ -255,7 +237,7 @@ def test_a_server_of_two_ranks_takes_the_same_weights_from_a_group_and_from_disk
 
     async def body():
         placement = LocalPlacement()
-        given = settings(placement, tmp_path / "engine.log", arguments=("--dtype", "float32", "--tp-size", "2"))
+        given = launching(placement, tmp_path, "--dtype", "float32", "--tp-size", "2")
         environment = {**given.environment, "SGLANG_CPU_OMP_THREADS_BIND": "0|1"}
         given = replace(given, ranks=2, environment=environment, startup_timeout=700.0)
         engine = SGLangEngine(SGLangEngineConfig(), LaunchedServer(given))
@@ -321,7 +303,7 @@ def test_a_server_of_two_ranks_takes_the_same_weights_from_a_group_and_from_disk
 def test_a_launched_server_that_is_killed_says_so_and_comes_back(tmp_path):
     async def body():
         placement = LocalPlacement()
-        given = settings(placement, tmp_path / "engine.log", arguments=("--dtype", "float32"))
+        given = launching(placement, tmp_path, "--dtype", "float32")
         engine = SGLangEngine(SGLangEngineConfig(), LaunchedServer(given))
         await engine._begin()
         try:
@@ -356,7 +338,7 @@ def test_a_launched_server_that_is_killed_says_so_and_comes_back(tmp_path):
 def test_a_server_that_cannot_start_says_why(tmp_path):
     async def start(**changes):
         placement = LocalPlacement()
-        given = ServerSettings(**{**vars(settings(placement, tmp_path / "engine.log")), **changes})
+        given = settings(placement, tmp_path / "engine.log", **{"python": python(), **changes})
         server = LaunchedServer(given)
         try:
             await server.start()

@@ -4,19 +4,18 @@ that a run launches there. `hatch run test-gpu` with REROLL_SGLANG_PYTHON set to
 import asyncio
 import tomllib
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import tomli_w
 import torch
 from driving import run_and_watch
-from real_sglang import MODEL, python
+from real_sglang import MODEL, python, settings
 
 from reroll.api import GenerationRequest, SamplingParams, WeightBucket
 from reroll.placement.local import LocalPlacement
 from reroll.serving.sglang.engine import SGLangEngine, SGLangEngineConfig
-from reroll.serving.sglang.server import LaunchedServer, ServerSettings
+from reroll.serving.sglang.server import LaunchedServer
 
 DEVICES = torch.cuda.device_count()
 pytestmark = [
@@ -32,27 +31,17 @@ BUCKETS = [WeightBucket(str(MODEL / "model.safetensors"), ("x",), 1)]
 async def launched(folder, *options, ranks=1):
     """An engine on a server that reroll launches on CUDA devices, in float32."""
     placement = LocalPlacement()
-    given = ServerSettings(
-        name="engine-0",
-        model_directory=MODEL,
-        version=0,
-        placement=placement,
-        log=folder / "engine.log",
-        url=None,
-        key="a-key-of-the-tests",
-        router=None,
-        python=python(),
+    given = settings(
+        placement,
+        folder / "engine.log",
         arguments=("--model-path", str(MODEL), "--weight-version", "0", "--mem-fraction-static", "0.2", *options),
         environment={},
+        python=python(),
         ranks=ranks,
         device="cuda",
-        connections=64,
         startup_timeout=600.0,
-        health_interval=5.0,
-        health_timeout=25.0,
-        request_timeout=None,
     )
-    engine = SGLangEngine(SGLangEngineConfig(), LaunchedServer(replace(given, ranks=ranks)))
+    engine = SGLangEngine(SGLangEngineConfig(), LaunchedServer(given))
     try:
         await engine._begin()
         yield engine

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from real_sglang import KEY, MODEL, RealServer, routed, well
+from real_sglang import KEY, MODEL, RealServer, routed, settings, well
 
 from reroll.api import EngineError, GenerationRequest, SamplingParams, WeightBucket
 from reroll.placement.local import LocalPlacement
 from reroll.serving.sglang.engine import SGLangEngine, SGLangEngineConfig
-from reroll.serving.sglang.server import AttachedServer, ServerSettings
+from reroll.serving.sglang.server import AttachedServer
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -34,26 +34,15 @@ async def engines_behind(urls, router, folder):
     placement = LocalPlacement()
 
     def attached(number):
-        given = ServerSettings(
+        given = settings(
+            placement,
+            folder / "log",
             name=f"engine-{number}",
-            model_directory=MODEL,
-            version=0,
-            placement=placement,
-            log=folder / "log",
             url=urls[number],
-            key=KEY,
             router=router,
-            python="python",
-            arguments=(),
-            environment={},
-            ranks=1,
-            device="cpu",
+            peers=tuple(url for url in urls if url != urls[number]),
             connections=2048,
             startup_timeout=60.0,
-            health_interval=1.0,
-            health_timeout=25.0,
-            request_timeout=None,
-            peers=tuple(url for url in urls if url != urls[number]),
         )
         return SGLangEngine(SGLangEngineConfig(), AttachedServer(given))
 

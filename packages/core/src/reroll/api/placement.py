@@ -60,6 +60,11 @@ class Placement(Component):
 
     on_death: Callable[[WorkerDied], None] | None = None
 
+    def died(self, error: WorkerDied) -> None:
+        """A worker has ended without having been asked to."""
+        if self.on_death is not None:
+            self.on_death(error)
+
     async def devices(self) -> int | None:
         """GPUs that it has to hand out; None where it hands none out, and workers see what their environment says."""
         return None

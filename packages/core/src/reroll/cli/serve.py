@@ -48,9 +48,10 @@ def serve(
     from reroll.models.files import resolve_model
     from reroll.serving.http.app import require_serve_extra
     from reroll.tasks.render import Renderer
+    from reroll.workers.host import is_loopback
 
     require_serve_extra()
-    if not _is_loopback(host):
+    if not is_loopback(host):
         typer.echo(f"--host {host}: other machines can reach this, and keys travel unencrypted", err=True)
     files = resolve_model(model)
     files.check()
@@ -64,15 +65,6 @@ def serve(
     }
     with _key(key_file) as (key, where):
         asyncio.run(_serve(model, files, renderer, options, host, port, key, where))
-
-
-def _is_loopback(host: str) -> bool:
-    import ipaddress
-
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost"
 
 
 @contextmanager

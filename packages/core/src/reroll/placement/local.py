@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from reroll.api import Placement, RerollError, Worker, WorkerDied, WorkerSpec
+from reroll.api import Placement, RerollError, Worker, WorkerSpec
 
 if TYPE_CHECKING:
     from reroll.workers.process import ProcessWorker
@@ -56,13 +56,9 @@ class LocalPlacement(Placement):
         if spec.name in self._devices:
             spec = replace(spec, environment={**spec.environment, VISIBLE: self._devices[spec.name]})
         worker = await ProcessWorker.start(spec)
-        worker.on_death = self._died
+        worker.on_death = self.died
         self._workers.append(worker)
         return worker
-
-    def _died(self, error: WorkerDied) -> None:
-        if self.on_death is not None:
-            self.on_death(error)
 
     async def close(self) -> None:
         from reroll.workers.together import together

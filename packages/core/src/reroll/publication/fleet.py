@@ -52,16 +52,16 @@ class Fleet:
         self.reasons[number] = reason
         self.doubtful.discard(number)
         self.router.lose(engine)
-        for told in self.on_loss:
-            told(engine, reason)
+        for tell in self.on_loss:
+            tell(engine, reason)
 
     def restore(self, engine: Engine) -> None:
         """It is back, and serves the current version as a whole."""
         del self.reasons[self.engines.index(engine)]
         self.router.restore(engine)
         self.router.include(engine)
-        for told in self.on_return:
-            told(engine)
+        for tell in self.on_return:
+            tell(engine)
 
     def none_routed(self) -> bool:
         return len(self.doubtful) + len(self.reasons) == len(self.engines)
@@ -151,3 +151,8 @@ async def within(seconds: float, coroutine: Coroutine[Any, Any, T], who: str) ->
         if not limit.expired():
             raise  # of something inside, which has its own reason
         raise RerollError(f"{who} did not answer within {seconds:g} s") from None
+
+
+def told(error: Exception) -> str:
+    """For a user: an error of ours says all by itself."""
+    return str(error) if isinstance(error, RerollError) else f"{type(error).__name__}: {error}"

@@ -24,7 +24,7 @@ from reroll.api import (
     WorkerDied,
 )
 from reroll.publication.digests import WeightsDiffer, check_equal
-from reroll.publication.fleet import ANSWER_SECONDS, Fleet, within
+from reroll.publication.fleet import ANSWER_SECONDS, Fleet, told, within
 from reroll.publication.views import Attributing, Stranded
 from reroll.workers.together import first_cause, together, uninterrupted
 
@@ -189,7 +189,7 @@ class Publisher:
                 else:
                     raise PluginError(f"publication mode {self.mode.name!r} was cancelled from within") from found
             if failures:
-                error.add_note(f"the attempt before had failed: {_told(failures[-1])}")
+                error.add_note(f"the attempt before had failed: {told(failures[-1])}")
             await self.fleet.examine(version, before)
             if isinstance(error, WeightsDiffer):
                 self._doubt(error.engines)
@@ -261,7 +261,7 @@ class Publisher:
         try:
             await uninterrupted(self._finish())
         except Exception as trouble:
-            error.add_note(f"the transport could not finish either: {_told(trouble)}")
+            error.add_note(f"the transport could not finish either: {told(trouble)}")
 
     def _doubt(self, engines: Sequence[Engine]) -> None:
         self.fleet.doubtful |= {number for number in self.fleet.present() if self.engines[number] in engines}
@@ -270,7 +270,7 @@ class Publisher:
     def _tell(self, version: int, error: Exception) -> None:
         out = self.fleet.named(self.fleet.doubtful)
         until = f" Until it succeeds, no requests go to {out}." if out else ""
-        message = f"publication of version {version} failed and is tried once more: {_told(error)}.{until}"
+        message = f"publication of version {version} failed and is tried once more: {told(error)}.{until}"
         self.warn(message)
 
     def _tell_loss(self, version: int, lost: set[int]) -> None:
@@ -284,7 +284,3 @@ def _cancel_until_done(task: asyncio.Task[Any]) -> None:
     if not task.done():
         task.cancel()
         asyncio.get_running_loop().call_later(ANSWER_SECONDS, _cancel_until_done, task)
-
-
-def _told(error: Exception) -> str:
-    return str(error) if isinstance(error, RerollError) else f"{type(error).__name__}: {error}"

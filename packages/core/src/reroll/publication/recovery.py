@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeVar
 
 from reroll.api import Engine, EngineError, EngineUnavailable, PluginError, WorkerDied
+from reroll.publication.fleet import told
 from reroll.publication.publisher import Publisher
 from reroll.serving.router import LeastOutstandingTokensRouter
 
@@ -133,7 +134,7 @@ class Recovery:
                 last = error
                 if patience.left <= 0:
                     break
-                self._warn(f"restart {state.restarts} of engine {name} failed: {_told(error)}")
+                self._warn(f"restart {state.restarts} of engine {name} failed: {told(error)}")
             else:
                 self._warn(
                     f"engine {state.engine.address} is back after {state.last_seconds:.1f} s, with weights of version "
@@ -148,7 +149,7 @@ class Recovery:
         text = (
             f"engine {state.engine.address!r} was lost and is not back after {state.restarts} restarts "
             f"(serving.engine_restarts = {self._most}, serving.recovery_timeout = {self._timeout:g}); "
-            f"it was lost because: {state.reason}; at last: {_told(last)}"
+            f"it was lost because: {state.reason}; at last: {told(last)}"
         )
         if all(state.given_up for state in self._states):
             raise EngineError(f"{text}; no engine is left") from last
@@ -232,7 +233,3 @@ async def _first_of(
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
-
-
-def _told(error: Exception) -> str:
-    return str(error) if isinstance(error, EngineError) else f"{type(error).__name__}: {error}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from reroll.api import Placement, RerollError, Worker, WorkerDied, WorkerSpec
+from reroll.api import Placement, RerollError, Worker, WorkerSpec
 from reroll.placement.ray.bundles import Place, assign, make_bundles
 from reroll.placement.ray.config import RayPlacementConfig
 
@@ -84,13 +84,9 @@ class RayPlacement(Placement):
         }
         devices = ",".join(room.place.devices) if room.shared and spec.gpus else None
         worker = await RayWorker.start(spec, options, devices, self.config.startup_timeout)
-        worker.on_death = self._died
+        worker.on_death = self.died
         self._workers.append(worker)
         return worker
-
-    def _died(self, error: WorkerDied) -> None:
-        if self.on_death is not None:
-            self.on_death(error)
 
     async def close(self) -> None:
         """Ends the actors, then gives the room back and leaves the cluster, whatever goes wrong before."""

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 
 STARTING_SECONDS = 30.0
+"""Beyond the start itself, what freeing a server of what it did before may take."""
 PARTIAL_SECONDS = 1.0
 """An aborted request's tokens arrive within; SGLang misses requests that it had not begun when it was paused."""
 
@@ -83,14 +84,14 @@ class SGLangEngine(Engine):
             EngineError: it does not become ready; with its last words.
         """
         _require_extra()
+        from asyncio import timeout
+
         from reroll.serving.sglang.server import AttachedServer, LaunchedServer, settings_of
 
         config = config or SGLangEngineConfig()
         settings = settings_of(context, config.max_concurrent_requests)
         server: Server = AttachedServer(settings) if settings.url else LaunchedServer(settings)
         engine = cls(config, server)
-        from asyncio import timeout
-
         try:
             # What is asked of a server that is attached to may wait for what another run left undone.
             async with timeout(settings.startup_timeout + STARTING_SECONDS):
@@ -145,11 +146,11 @@ class SGLangEngine(Engine):
         return self.server.client
 
     async def generate(self, request: GenerationRequest) -> Completion:
+        from asyncio import timeout
+
         from reroll.serving.limits import check
 
         check(request, self.limits)  # an id that the model does not have ends the server (0.5.23)
-        from asyncio import timeout
-
         if self.server.loss is not None:
             raise EngineUnavailable(str(self.server.loss))
         limit = timeout(None)

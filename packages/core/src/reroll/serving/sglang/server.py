@@ -263,7 +263,7 @@ class AttachedServer(Server):
         assert self.settings.url is not None
         await self._disconnect()
         self._connect(self.settings.url)
-        # A paused one is no fault: it is told to go on next.
+        # A paused one is no fault: it is freed of what it did before, and loaded.
         status, text = await self._answer()
         if status in (401, 403):
             raise EngineError(
