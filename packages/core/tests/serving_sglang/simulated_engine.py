@@ -6,6 +6,7 @@ import subprocess
 import sys
 from contextlib import asynccontextmanager
 from pathlib import Path
+from zlib import crc32
 
 import aiohttp
 import real_sglang
@@ -128,7 +129,7 @@ class Stream:
 
 
 def request(name, tokens=8, seed=None, **sampling):
-    seed = hash(name) % 2**31 if seed is None else seed
+    seed = crc32(name.encode()) % 2**31 if seed is None else seed
     return GenerationRequest(name, [5, 6], SamplingParams(max_new_tokens=tokens, seed=seed, **sampling))
 
 

@@ -343,7 +343,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--port", type=int, default=0, help="0 takes a free one")
     parser.add_argument("--delay", type=float, default=0.0, help="seconds that each request takes")
-    parser.add_argument("--vocabulary", type=int, default=64, help=f"token ids; {END_OF_SEQUENCE} ends a response")
+    parser.add_argument("--vocabulary", type=int, default=100_000, help=f"token ids; {END_OF_SEQUENCE} ends a response")
     parser.add_argument("--context-length", type=int, default=1024)
     parser.add_argument("--model-path", default="simulated")
     parser.add_argument("--load-format", default="auto")

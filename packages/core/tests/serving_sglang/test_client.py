@@ -14,7 +14,7 @@ from reroll.serving.sglang import client as client_module
 from reroll.serving.sglang.client import RESENDS, generation_body, read_completion
 
 LONG = ("--delay", 600)
-SLOW = ("--delay", 60, "--vocabulary", 100_000)
+SLOW = ("--delay", 60)
 VERSION = ("--weight-version", 3)
 
 

@@ -10,7 +10,7 @@ from reroll.serving.sglang import engine as engine_module
 from reroll.serving.sglang.engine import SGLangEngine
 
 LONG = ("--delay", 600)
-SLOW = ("--delay", 60, "--vocabulary", 100_000)
+SLOW = ("--delay", 60)
 DISK = [
     "/pause_generation",
     "/flush_cache?timeout=0",

@@ -7,11 +7,14 @@ import secrets
 from collections.abc import AsyncIterator, Coroutine, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
 from reroll.api import CommitCost, Config, Engine, RerollError, TensorSpec, Transport, WeightGroup, WeightSource
+
+if TYPE_CHECKING:
+    from reroll.publication.lockstep import Lockstep  # with asyncio, for which `plan` must not wait
 
 LEAVE_SECONDS = 10.0
 """What leaving a group may take beyond its time-out, within which everything that waits in it ends."""
@@ -41,8 +44,10 @@ class Stream:
     buckets: Sequence[Sequence[TensorSpec]]
     flattened: bool
     source: WeightSource
+    lockstep: Lockstep
 
     async def send(self, number: int) -> None:
+        await self.lockstep.turn(self.group.name, number)
         await self.source.send_bucket(self.group.name, self.buckets[number], self.flattened)
 
 
@@ -70,6 +75,7 @@ class DistributedTransport(Transport):
         self._source: WeightSource | None = None
         self._version = 0
         self._buckets: Sequence[Sequence[TensorSpec]] = ()
+        self._lockstep: Lockstep
         self._joined: dict[str, Joined] = {}
         # A server may still have groups of another run, which was killed.
         self._names = (f"weights-{secrets.token_hex(4)}-{number}" for number in itertools.count())
@@ -84,7 +90,11 @@ class DistributedTransport(Transport):
         return found
 
     async def begin(self, source: WeightSource, version: int) -> int:
+        from reroll.publication.lockstep import Lockstep
+
         self._source, self._version = source, version
+        # Less than an engine waits in its group for a bucket.
+        self._lockstep = Lockstep(self.config.timeout / 2)
         self._buckets = await source.weight_layout(self.config.update_weight_buffer_size)
         return sum(spec.num_bytes for bucket in self._buckets for spec in bucket)
 
@@ -94,13 +104,19 @@ class DistributedTransport(Transport):
             await self._join(engine, self._source)
         joined = self._joined[engine.address]
         flattened = self.config.weight_sync_mode == "flattened"
+        stream = Stream(self._version, joined.group, self._buckets, flattened, self._source, self._lockstep)
         async with self._or_leave(joined):
-            await engine.stage_stream(Stream(self._version, joined.group, self._buckets, flattened, self._source))
+            with self._lockstep.among(joined.group.name):
+                await engine.stage_stream(stream)
 
     async def commit(self, engine: Engine, version: int, recompute: bool = False) -> CommitCost:
         """An engine that cannot hold two sets of weights takes them from its stream here."""
-        async with self._or_leave(self._joined.get(engine.address)):
-            return await super().commit(engine, version, recompute)
+        joined = self._joined.get(engine.address)
+        if joined is None:
+            return await super().commit(engine, version, recompute)  # nothing was staged, as the engine will say
+        async with self._or_leave(joined):
+            with self._lockstep.among(joined.group.name):
+                return await super().commit(engine, version, recompute)
 
     async def finish(self) -> None:
         self._buckets = ()
@@ -142,16 +158,15 @@ class DistributedTransport(Transport):
         return backend
 
     @asynccontextmanager
-    async def _or_leave(self, joined: Joined | None) -> AsyncIterator[None]:
+    async def _or_leave(self, joined: Joined) -> AsyncIterator[None]:
         """Whatever fails in here, or is cancelled, the group is left on both sides."""
         from reroll.workers.together import uninterrupted
 
         try:
             yield
         except BaseException as error:
-            if joined is not None:
-                for trouble in await uninterrupted(self._leave(joined)):
-                    error.add_note(f"process group {joined.group.name!r} could not be left: {trouble}")
+            for trouble in await uninterrupted(self._leave(joined)):
+                error.add_note(f"process group {joined.group.name!r} could not be left: {trouble}")
             raise
 
     async def _leave(self, joined: Joined) -> list[Exception]:
