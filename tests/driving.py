@@ -6,6 +6,7 @@ import json
 import sys
 from contextlib import asynccontextmanager
 
+from forked_workers import forked_workers
 from rich.console import Console
 
 from reroll.assembly import open_session
@@ -45,8 +46,9 @@ async def session_of(path, output, *overrides, plugin=None, on_death=None):
     output.mkdir(parents=True, exist_ok=True)
     display = Display(1, Console(file=sys.stderr, force_terminal=False))
     start = begin(run, output, display.line, display.warn)
-    async with open_session(run, start, display, Summary("test", output), on_death) as session:
-        yield session
+    with forked_workers():
+        async with open_session(run, start, display, Summary("test", output), on_death) as session:
+            yield session
 
 
 class Seen:

@@ -13,6 +13,7 @@ from reroll.workers import process, serve
 
 PRELOADED = [
     "pytest",
+    "reroll.serving.local.worker",
     "reroll.training.worker",
     "reroll.training.corrections",
     "accelerate",
@@ -21,6 +22,10 @@ PRELOADED = [
     "torch.distributed.checkpoint",
     "torch._dynamo",  # which transformers and FSDP import at their first forward pass
 ]
+
+
+FORKED = ("reroll.training.", "reroll.serving.local.")
+"""Targets of workers that import what is preloaded; others would only be larger for it."""
 
 
 class ForkedProcess:
@@ -58,12 +63,20 @@ def forkserver():
 
 @contextmanager
 def forked_workers(context=None, before=None):
-    """Workers that start in here are forked, by default from the server process, which has no threads.
+    """Trainer ranks and embedded engines that start in here are forked, by default from the server process, which has
+    no threads.
 
     Args:
         before: a function that each worker calls first.
     """
-    plain, process._spawn = process._spawn, lambda *given: ForkedProcess(context or forkserver(), before, *given)
+    plain = process._spawn
+
+    def spawn(spec, connection, output):
+        if not spec.target.startswith(FORKED):
+            return plain(spec, connection, output)
+        return ForkedProcess(context or forkserver(), before, spec, connection, output)
+
+    process._spawn = spawn
     try:
         yield
     finally:
