@@ -1,7 +1,14 @@
 """Fixtures that suites of several packages share. Everything is imported where it is used: a suite of a plugin runs
 without torch, and most without a server."""
 
+import os
+
 import pytest
+from hypothesis import settings
+
+# A machine that is busy with something else fails no test; in CI the examples are the same every time.
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("ci" if os.environ.get("CI") else "untimed")
 
 
 @pytest.fixture(scope="session")

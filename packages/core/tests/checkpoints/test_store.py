@@ -228,7 +228,7 @@ def test_a_damaged_checkpoint_of_the_same_step_is_replaced(store):
     assert "new" in (store.folder(4) / TRAINER).read_text()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     st.lists(st.tuples(st.sampled_from(["save", "begin", "damage", "prune", "reopen"]), st.integers(0, 9)), max_size=14)
 )

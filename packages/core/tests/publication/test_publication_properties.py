@@ -21,7 +21,7 @@ failures = st.dictionaries(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     mode=st.sampled_from(MODES),
     engines=st.integers(1, 3),

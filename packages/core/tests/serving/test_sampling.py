@@ -46,7 +46,7 @@ def test_seeds_of_any_size_are_taken():
     assert len({seed_key(seed) for seed in (-1, 0, 2**63, 2**64 + 1, 2**200 + 7)}) == 5
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.lists(st.sampled_from([0.0, 1e-30, 1e-3, 0.5]), min_size=1, max_size=8).filter(any),
     st.one_of(st.floats(0, 1, exclude_max=True), st.sampled_from([0.0, 1 - 2**-53])),

@@ -63,6 +63,10 @@ class Stream:
         tensors = [self.tensors[spec.name].contiguous() for spec in self.buckets[number]]
         await asyncio.to_thread(self.member.broadcast, [flatten(tensors)] if self.flattened else tensors)
 
+    async def send_in_order(self, *numbers):
+        for number in numbers:
+            await self.send(number)
+
     async def leave(self):
         if not self.left:
             self.left = True
@@ -164,8 +168,7 @@ def test_a_bucket_that_does_not_fit_is_refused_before_it_comes(change, message, 
             with pytest.raises(EngineError, match=message):
                 await asyncio.gather(
                     *(engine.receive_bucket(stream.group.name, bucket, True) for bucket in stream.buckets),
-                    stream.send(0),
-                    stream.send(1),
+                    stream.send_in_order(0, 1),
                 )
         # What came before is dropped.
         with pytest.raises(EngineError, match="weights are not complete"):

@@ -481,7 +481,6 @@ def test_an_engine_of_another_router_is_named():
     run(1, scenario)
 
 
-@settings(deadline=None)
 @given(st.integers(1, 4), st.integers(1, 12), st.integers(1, 3))
 def test_equal_groups_are_spread_evenly(engines, groups, siblings):
     async def scenario(fixture, router):
@@ -558,7 +557,7 @@ class Expected:
         return [index not in self.home.values() and not load for index, load in enumerate(self.loads())]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(STEPS, max_size=40))
 def test_groups_stay_unless_evicted_and_nothing_is_lost(steps):
     async def scenario(fixture, router):

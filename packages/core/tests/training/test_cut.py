@@ -4,7 +4,7 @@ import random
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from reroll.api import Sample
@@ -59,7 +59,6 @@ def test_tokens_are_spread_not_samples():
     assert spread([10, 10, 50, 10, 10, 10], 2) == [[2], [0, 1, 3, 4, 5]]
 
 
-@settings(deadline=None)
 @given(
     lengths=LENGTHS,
     silent=st.sets(st.integers(0, 39)),
@@ -92,7 +91,6 @@ def test_a_collection_is_whole_on_its_ranks(lengths, silent, ranks, rule, size):
 
 
 @pytest.mark.parametrize("packed", [False, True])
-@settings(deadline=None)
 @given(lengths=st.lists(st.integers(2, 30), max_size=6))
 def test_a_micro_batch_holds_its_samples(packed, lengths):
     samples = [sample_of(length, slot) for slot, length in enumerate(lengths)]
