@@ -315,7 +315,7 @@ def test_a_run_ends_where_no_engine_can_be_started_again(restarts):
         run = simulate(Scenario(seed=seed, engines=2, losses=0.05, lost_again=1.0, restarts=restarts, collections=99))
         check(run)
         assert type(run.error) is EngineError
-        assert f"is not back after {restarts} restarts" in str(run.error)
+        assert f"is not back after {restarts} tries" in str(run.error)
         assert str(run.error).endswith("no engine is left")
         assert run.session.recovery.restarts == 2 * restarts
 

@@ -101,7 +101,9 @@ class Server:
     @property
     def checksum(self) -> str:
         """Of the weights that are served."""
-        return self.post("/weights_checker", {"action": "checksum"})["per_engine_checksum"]
+        found = self.post("/weights_checker", {"action": "checksum"})
+        assert all(rank["checksums"] for rank in found["ranks"])
+        return found["per_engine_checksum"]
 
     def load(self, folder: Path, **options: Any) -> Any:
         body = {"model_path": str(folder), "load_format": "auto", "flush_cache": False, **options}

@@ -281,7 +281,8 @@ def test_a_lost_engine_is_started_again_loaded_and_used(engines):
             assert 45 <= recovery.absent_seconds <= 47
         first, last = setting.warnings
         rest = "requests go to second" if engines == 2 else "requests wait"
-        assert first == f"engine first was lost: the server of first was killed. It is started again; {rest}"
+        until = "It has 110 s to be back (serving.recovery_timeout)"
+        assert first == f"engine first was lost: the server of first was killed. {until}; {rest}"
         assert last.startswith("engine first is back after 4") and last.endswith("with weights of version 7")
 
     run(scenario, engines=engines)
@@ -334,7 +335,7 @@ def test_an_engine_that_does_not_start_is_given_up_and_the_run_goes_on_with_the_
             assert await setting.serves() == [OLD]
             assert (await setting.publish(NEW)).engines == ["second"]
         last = "no device is left" if most else "first was killed"
-        assert f"is not back after {most} restarts (serving.engine_restarts = {most}" in setting.warnings[-1]
+        assert f"is not back after {most} tries (serving.engine_restarts = {most}" in setting.warnings[-1]
         assert f"at last: {last}. The run goes on without it; requests go to second" in setting.warnings[-1]
 
     run(scenario)

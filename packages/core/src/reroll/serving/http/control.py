@@ -79,7 +79,8 @@ def routes(served: Served) -> dict[tuple[str, str], Handler]:
     async def checker(request: web.Request) -> web.Response:
         await parsed(request, Checker)
         digest = await served.engine.weights_digest()
-        return outcome(True, "Success.", ranks=[{"per_gpu_checksum": digest}], per_engine_checksum=digest)
+        rank = {"checksums": {"all": digest}, "per_gpu_checksum": digest}
+        return outcome(True, "Success.", ranks=[rank], per_engine_checksum=digest)
 
     async def not_built(request: web.Request) -> web.Response:
         return json({"error": {"message": f"{request.path} is not built into this server"}}, 501)

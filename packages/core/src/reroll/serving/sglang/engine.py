@@ -304,7 +304,10 @@ class SGLangEngine(Engine):
         """SHA-256 over SGLang's checksums of every rank's tensors. Equal for equal weights in equally started servers;
         it is no digest of the trainer's tensors, several of which SGLang keeps as one."""
         found = await self.client.control("/weights_checker", {"action": "checksum"}, slow=True)
-        ranks = sorted(str(sorted(rank["checksums"].items())) for rank in found["ranks"])
+        try:
+            ranks = sorted(str(sorted(rank["checksums"].items())) for rank in found["ranks"])
+        except (TypeError, KeyError, AttributeError) as error:
+            raise EngineError(f"engine {self.address!r}: its checksums cannot be read: {error!r}") from error
         return sha256("\n".join(ranks).encode()).hexdigest()
 
     async def health(self) -> dict[str, Any]:
