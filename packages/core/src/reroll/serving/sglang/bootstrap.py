@@ -15,10 +15,12 @@ import os
 import signal
 import socket
 import sys
+import time
 from functools import partial
 from typing import Any
 
 BACKLOG = 4096
+GUARD_SECONDS = 0.5
 
 
 def die_with_parent() -> None:
@@ -28,8 +30,24 @@ def die_with_parent() -> None:
         ctypes.CDLL(None).prctl(set_parent_death_signal, int(signal.SIGKILL))
 
 
+def guard_session() -> None:
+    """Ends what the server started once it is gone itself, though its launcher may be gone as well.
+
+    SGLang's processes ask the system for that as they begin to work. One whose parent is gone by then would wait for
+    its first message for ever.
+    """
+    server = os.getpid()
+    # Before anything is imported or opened, so that the guard is small and holds nothing of the server's.
+    if os.getpgrp() != server or os.fork():
+        return
+    while os.getppid() == server:
+        time.sleep(GUARD_SECONDS)
+    os.killpg(server, signal.SIGKILL)
+
+
 def main() -> None:
     die_with_parent()
+    guard_session()
     given: dict[str, Any] = json.load(sys.stdin)
     family = socket.AF_INET6 if ":" in given["host"] else socket.AF_INET
     listener = socket.create_server((given["host"], given["port"]), family=family, backlog=BACKLOG)
