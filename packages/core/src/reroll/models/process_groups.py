@@ -51,10 +51,12 @@ class Member:
         store: from `listen`, of rank 0; the others connect to it.
 
     Raises:
-        RerollError: the ranks did not meet.
+        RerollError: the ranks did not meet, or the backend needs a device that is not here.
     """
 
     def __init__(self, group: WeightGroup, rank: int, store: Any = None) -> None:
+        if group.backend == "nccl" and not torch.cuda.is_available():
+            raise RerollError(f'{_named(group)}: nccl needs a CUDA device, and there is none here; give backend "gloo"')
         self.group = group
         self.device = torch.device("cuda", torch.cuda.current_device()) if group.backend == "nccl" else CPU
         self._abandoned = False
