@@ -208,7 +208,10 @@ async def _from_disk(served: Served, body: FromDisk) -> web.Response:
 
 def _buckets(folder: Path) -> list[WeightBucket]:
     """The folder's files, with the names that they hold."""
-    files = sorted(folder.glob("*.safetensors"))
+    try:
+        files = sorted(folder.glob("*.safetensors"))
+    except OSError as error:
+        raise EngineError(f"model_path is {str(folder)[:200]!r}, which cannot be read: {error.strerror}") from None
     if not files:
         raise EngineError(f"model_path is {str(folder)!r}, which holds no *.safetensors; give a folder with weights")
     return [WeightBucket(str(file), tuple(_names(file)), file.stat().st_size) for file in files]
@@ -221,7 +224,9 @@ def _names(file: Path) -> list[str]:
             length = int.from_bytes(opened.read(8), "little")
             if length > file.stat().st_size:
                 raise ValueError("its header is longer than the file")
-            header: dict[str, Any] = json_format.loads(opened.read(length))
-    except (OSError, ValueError) as error:
+            header: Any = json_format.loads(opened.read(length))
+        if not isinstance(header, dict):
+            raise ValueError("its header is no JSON object")
+    except (OSError, ValueError, RecursionError) as error:
         raise EngineError(f"{file} cannot be read as safetensors: {error}") from None
     return [name for name in header if name != "__metadata__"]
