@@ -245,6 +245,7 @@ def test_line_of_finds_keys_in_tables_and_lists():
         "[trainer]\nlr = inf",
         "[rollout]\nfailure_policy = nan",
         "[rollout]\ntop_k = 0",
+        "[rollout]\ntop_k = 2147483648",
         '[rollout]\nstop = [""]',
         "[run]\nseed = -1",
     ],

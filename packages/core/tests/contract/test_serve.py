@@ -115,6 +115,52 @@ def test_what_sampling_cannot_do_is_refused_by_name(own, field):
     assert field in answer["error"]["message"]
 
 
+@pytest.mark.parametrize(
+    ("field", "value"), [("top_k", 2**63), ("top_k", 2**31), ("stop", "\ud800"), ("stop", ["a\udfff"])]
+)
+def test_values_that_no_engine_can_hold_end_their_request_alone(own, field, value):
+    status, answer = own.call("/generate", {"input_ids": PROMPT, "sampling_params": {field: value}})
+    assert status == 400
+    assert field == "stop" or field in answer["error"]["message"]
+    assert own.call("/generate", {"input_ids": PROMPT, "sampling_params": {"max_new_tokens": 1}})[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("headers", "body", "status"),
+    [
+        ("", '{"text": "\\ud800"}', 400),
+        ("", '{"text": ' + "[" * 5000 + "]" * 5000 + "}", 400),
+        ("Content-Encoding: gzip\r\n", "no gzip", 400),
+        (
+            "Content-Type: application/json; charset=none\r\n",
+            '{"text": "3", "sampling_params": {"max_new_tokens": 1}}',
+            200,
+        ),
+    ],
+)
+def test_bodies_that_cannot_be_read_are_the_clients_fault(own, headers, body, status):
+    head = f"POST /generate HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {own.key}\r\nContent-Length: {len(body)}\r\n"
+    assert f" {status} " in raw(own, f"{head}{headers}\r\n{body}")
+    assert "Traceback" not in own.log.read_text()
+
+
+@pytest.mark.parametrize("header", [b"5", b'["a"]', b"[" * 5000 + b"]" * 5000])
+def test_weights_that_cannot_be_read_change_nothing(own, header, tmp_path):
+    (tmp_path / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+    for path in (str(tmp_path), f"{tmp_path}/" * 500):
+        status, answer = own.call("/update_weights_from_disk", {"model_path": path})
+        assert status == 400
+        assert not answer["success"]
+        assert "cannot be read" in answer["message"]
+
+
+def test_a_group_that_needs_a_device_is_refused_with_the_backend_to_give(own):
+    given = {"master_address": "127.0.0.1", "master_port": 1, "rank_offset": 1, "world_size": 2}
+    status, answer = own.call("/init_weights_update_group", given)
+    assert status == 400
+    assert 'give backend "gloo"' in answer["message"]
+
+
 @pytest.mark.parametrize(("field", "value"), [("tools", [{}]), ("top_logprobs", 3), ("logit_bias", {"3": 1})])
 def test_what_a_chat_cannot_do_is_refused_by_name(own, field, value):
     messages = [{"role": "user", "content": "a"}]

@@ -14,6 +14,7 @@ from reroll.config.run import RunSection
 from reroll.models.config import ModelSection
 from reroll.models.files import ModelError, resolve_model
 from reroll.rollouts.scoring.config import ScoringConfig
+from reroll.serving.limits import MOST_TOP_K
 from reroll.tasks.config import DataSection, check_task_set
 
 
@@ -143,6 +144,8 @@ def _vocabulary(run: RunFile) -> int | None:
 def checked_top_k(value: int) -> int:
     if value == 0:
         raise ValueError("give at least 1, or -1 to switch it off")
+    if value > MOST_TOP_K:
+        raise ValueError(f"give at most {MOST_TOP_K}, or -1 to switch it off")
     return value
 
 

@@ -9,6 +9,8 @@ from reroll.api import GenerationRequest, RequestRefused
 
 LEAST_TEMPERATURE = 1e-4
 """Below it, logits divided by the temperature may overflow; 0 says what is meant."""
+MOST_TOP_K = 2**31 - 1
+"""Engines keep it in an array of integers of 32 or 64 bits: a larger one would end the engine for every request."""
 
 
 class Limits(NamedTuple):
@@ -69,8 +71,8 @@ def _sampling_problem(request: GenerationRequest, limits: Limits) -> str | None:
         )
     if not _is_number(wanted.top_p) or not 0 < wanted.top_p <= 1:
         return f"top_p is {wanted.top_p!r}; give a number above 0 and up to 1 (1 switches it off)"
-    if not _is_integer(wanted.top_k) or (wanted.top_k != -1 and wanted.top_k < 1):
-        return f"top_k is {wanted.top_k!r}; give a whole number of at least 1, or -1 to switch it off"
+    if not _is_integer(wanted.top_k) or (wanted.top_k != -1 and not 1 <= wanted.top_k <= MOST_TOP_K):
+        return f"top_k is {wanted.top_k!r}; give a whole number from 1 to {MOST_TOP_K}, or -1 to switch it off"
     if not _is_number(wanted.min_p) or not 0 <= wanted.min_p <= 1:
         return f"min_p is {wanted.min_p!r}; give a number from 0 to 1 (0 switches it off)"
     if not _is_integer(wanted.seed):
@@ -80,9 +82,20 @@ def _sampling_problem(request: GenerationRequest, limits: Limits) -> str | None:
             return f"stop_token_ids has {token!r}, which the model cannot give; ids go up to {limits.vocab_size - 1}"
     if any(not isinstance(text, str) or not text for text in wanted.stop):
         return f"stop is {wanted.stop!r}; give strings that are not empty"
+    if not all(is_text(text) for text in wanted.stop):
+        return f"stop is {wanted.stop!r}, which has half of a surrogate pair; give whole characters"
     if wanted.stop and not limits.stop_strings:
         return f"stop is {wanted.stop!r}, but the model has no tokenizer.json to find it with; use stop_token_ids"
     return None
+
+
+def is_text(value: str) -> bool:
+    """Whether UTF-8 can write it. JSON's escapes bring halves of surrogate pairs, which no tokenizer takes."""
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _shorten(prompt: int, room: int) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json as json_format
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -10,6 +11,7 @@ from pydantic import BaseModel, ValidationError
 from reroll.api import EngineError, RequestRefused, TaskError, WorkerDied
 from reroll.models.files import ModelError
 from reroll.serving.http.auth import allowed
+from reroll.serving.limits import is_text
 
 if TYPE_CHECKING:
     from aiohttp import web
@@ -35,14 +37,24 @@ def outcome(success: bool, message: str, **more: Any) -> web.Response:
 
 async def body_of(request: web.Request) -> dict[str, Any]:
     """The body as a JSON object; an empty one counts as `{}`."""
-    if not await request.read():
+    from aiohttp import web
+
+    try:
+        content = await request.read()
+    except web.RequestPayloadError as error:
+        raise BadRequest(f"the body cannot be read: {' '.join(str(error).split())}") from None
+    if not content:
         return {}
     try:
-        found = await request.json()
-    except ValueError as error:
+        # From bytes: JSON is Unicode, whatever charset the header names.
+        found = json_format.loads(content)
+    except (ValueError, RecursionError) as error:
         raise BadRequest(f"the body is no JSON: {error}") from None
     if not isinstance(found, dict):
         raise BadRequest(f"the body is {type(found).__name__}, not a JSON object")
+    # Only an escape can bring half of a surrogate pair, and few bodies have any.
+    if b"\\u" in content and not is_text(json_format.dumps(found, ensure_ascii=False)):
+        raise BadRequest("the body has half of a surrogate pair (\\ud800 to \\udfff); give whole characters")
     return found
 
 

@@ -46,9 +46,10 @@ def quiet_logger() -> logging.Logger:
     """For what handlers did wrong. Nothing is logged of a request, whose headers hold the key: of one that is no HTTP,
     aiohttp would show the line."""
     from aiohttp.http_exceptions import HttpProcessingError
+    from aiohttp.web import RequestPayloadError
 
     def tells_no_request(record: logging.LogRecord) -> bool:
-        return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError))
+        return not (record.exc_info and isinstance(record.exc_info[1], HttpProcessingError | RequestPayloadError))
 
     logger = logging.getLogger(__name__)
     logger.filters = [tells_no_request]
