@@ -87,7 +87,11 @@ def test_a_resolved_run_file_with_urls_loads_to_itself(tmp_path):
     ("overrides", "key", "text"),
     [
         (['serving.urls=["127.0.0.1:30000"]'], "serving.urls[0]", "is no URL"),
+        (['serving.urls=["http://a:99999"]'], "serving.urls[0]", "is no URL"),
+        (['serving.urls=["http://me:secret@a"]'], "serving.urls[0]", "is no URL"),
+        (['serving.urls=["http://a/?key=secret"]'], "serving.urls[0]", "is no URL"),
         (['serving.urls=["http://a", "http://a"]'], "serving.urls[1]", "given twice"),
+        (['serving.urls=["http://a", "http://a/"]'], "serving.urls[1]", "given twice"),
         ([URLS, 'serving.python="python"'], "serving.python", "no server is launched"),
         (['serving.api_key_env="KEY"'], "serving.api_key_env", "gets a key of its own"),
         ([URLS, 'serving.router="a:1"'], "serving.router", "is no URL"),

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, cast
+from urllib.parse import urlsplit
 
 from pydantic import Field, model_validator
 
@@ -110,7 +111,7 @@ class ServingSection(ConfigSection):
         for index, url in enumerate(self.urls):
             if not _is_url(url):
                 yield Problem(f"serving.urls[{index}]", f"{url!r} is no URL", 'give one as "http://127.0.0.1:30000"')
-            elif url in self.urls[:index]:
+            elif url.rstrip("/") in {earlier.rstrip("/") for earlier in self.urls[:index]}:
                 yield Problem(f"serving.urls[{index}]", f"{url!r} is given twice", "every server is one engine")
         if self.urls and self.num_engines != len(self.urls):
             yield Problem(
@@ -144,4 +145,16 @@ class ServingSection(ConfigSection):
 
 
 def _is_url(text: str) -> bool:
-    return text.startswith(("http://", "https://")) and len(text.split("//", 1)[1].strip("/")) > 0
+    """Whether routes can be appended to it. Nobody's password or key: a run file is saved and shown."""
+    try:
+        parts = urlsplit(text)
+        port = parts.port  # raises where it is no port
+    except ValueError:
+        return False
+    return (
+        parts.scheme in ("http", "https")
+        and bool(parts.hostname)
+        and port != 0
+        and not {"@", "?", "#"} & set(text)
+        and not any(character.isspace() for character in text)
+    )
