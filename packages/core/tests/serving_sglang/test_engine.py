@@ -6,7 +6,9 @@ import pytest
 from simulated_engine import Stream, bucket, engine_of, load, request, run, simulated, start
 
 from reroll.api import EngineError, EngineUnavailable, RequestRefused, VersionSpan
+from reroll.serving.config import ServingSection
 from reroll.serving.sglang import engine as engine_module
+from reroll.serving.sglang import server as server_module
 from reroll.serving.sglang.engine import SGLangEngine
 
 LONG = ("--delay", 600)
@@ -409,6 +411,15 @@ def test_a_server_that_cannot_be_attached_to_says_why(fault, message, tmp_path):
                     pass
 
     run(body())
+
+
+@pytest.mark.parametrize("key", ["secret-1234\n", "a\nb-secret-1234", "secr\u00e9t-1234"])
+def test_a_key_that_no_header_can_carry_is_refused_without_being_shown(key, monkeypatch):
+    monkeypatch.setenv("KEY_OF_A_SERVER", key)
+    section = ServingSection(urls=("http://a:1",), api_key_env="KEY_OF_A_SERVER")
+    with pytest.raises(EngineError, match="KEY_OF_A_SERVER, which holds what no header can carry") as found:
+        server_module._key(section)
+    assert "1234" not in str(found.value)
 
 
 @pytest.mark.slow

@@ -126,6 +126,12 @@ def _key(serving: ServingSection) -> str:
     key = os.environ.get(serving.api_key_env, "")
     if not key:
         raise EngineError(f"serving.api_key_env names {serving.api_key_env}, which is not set: set it to the key")
+    # The value is a secret: the message does not show it.
+    if not (key.isascii() and key.isprintable()):
+        raise EngineError(
+            f"serving.api_key_env names {serving.api_key_env}, which holds what no header can carry, a line break "
+            "perhaps: set it to the key alone"
+        )
     return key
 
 
