@@ -147,6 +147,11 @@ def test_data_parallel_servers_take_no_weights_from_a_process_group(tmp_path, pl
     assert faults(tmp_path, plugins, {"dp_size": 2}, transport="disk") == {}
 
 
+def test_servers_that_make_weights_up_serve_no_model(tmp_path, plugins):
+    assert "makes weights up" in fault(tmp_path, plugins, "load_format", "dummy")
+    assert faults(tmp_path, plugins, {"load_format": "safetensors"}) == {}
+
+
 def test_options_that_reach_no_server_do_nothing(tmp_path, plugins):
     found = faults(tmp_path, plugins, {"dtype": "float32"}, engine="local")
     assert list(found) == ["sglang"] and "serving.engine is 'local'" in found["sglang"]

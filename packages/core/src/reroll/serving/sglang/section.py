@@ -88,6 +88,10 @@ class SGLangSection(ConfigSection):
             yield Problem(place, f"is deprecated in SGLang {options.release}", f"SGLang says: {option.deprecated}")
         elif wrong := option.wrong(key, value):
             yield Problem(place, *wrong)
+        elif option.name == "load_format" and value == "dummy":
+            # The first collection would come of weights that nobody knows: a launched server is taken at its word that
+            # it serves the model.
+            yield Problem(place, 'is "dummy", which makes weights up instead of reading them', "leave it out")
         elif option.name == "dp_size" and value != 1 and transport == "distributed":
             yield Problem(
                 place,
