@@ -111,7 +111,7 @@ async def open_session(
         scorer = Scorer(judges, rollout.scoring, output / "logs", display.warn)
         parts.push_async_callback(scorer.close)
         engine_count = 0 if replayed else run.get(ServingSection).num_engines
-        trainer, engines = await _start_workers(run, placement, files, output, run_seed, engine_count)
+        trainer, engines = await _start_workers(run, placement, files, output, run_seed, engine_count, display.warn)
         for engine in engines:
             parts.push_async_callback(engine.close)
         router, admission = LeastOutstandingTokensRouter(engines), GroupAdmission()
@@ -287,12 +287,18 @@ def _selected(run: LoadedRunFile, item: Selection) -> SelectedVerifier:
 
 
 async def _start_workers(
-    run: LoadedRunFile, placement: Placement, files: ModelFiles, output: Path, seed: int, engine_count: int
+    run: LoadedRunFile,
+    placement: Placement,
+    files: ModelFiles,
+    output: Path,
+    seed: int,
+    engine_count: int,
+    warn: Callable[[str], None],
 ) -> tuple[Trainer, list[Engine]]:
     """All of them load the model, which takes seconds: at once."""
     ranks = trainer_specs(run.get(TrainerSection), await placement.devices(), seed, output / "logs")
     cls, config = _engine_class(run)
-    contexts = [_engine_context(run, placement, files, output, number) for number in range(engine_count)]
+    contexts = [_engine_context(run, placement, files, output, number, warn) for number in range(engine_count)]
     workers = [spec for context in contexts for spec in cls.worker_specs(config, context)]
     await placement.prepare([*ranks, *workers], run.get(PlacementSection).colocate)
     started: list[Any] = await together(
@@ -331,11 +337,16 @@ def _engine_class(run: LoadedRunFile) -> tuple[type[Engine], Any]:
 
 
 def _engine_context(
-    run: LoadedRunFile, placement: Placement, files: ModelFiles, output: Path, number: int
+    run: LoadedRunFile,
+    placement: Placement,
+    files: ModelFiles,
+    output: Path,
+    number: int,
+    warn: Callable[[str], None],
 ) -> EngineContext:
     name = f"engine-{number}"
     log, shared = output / "logs" / f"{name}.log", run.get(PlacementSection).colocate
-    return EngineContext(name, files.directory, 0, placement, log, number, run, shared)
+    return EngineContext(name, files.directory, 0, placement, log, number, run, shared, warn)
 
 
 def make_context(

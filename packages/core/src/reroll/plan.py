@@ -16,6 +16,7 @@ from reroll.rollouts.async_config import AsyncSection
 from reroll.rollouts.buffer import CollectionSize
 from reroll.rollouts.config import EvalSection, RolloutSection, seeds
 from reroll.serving.config import ServingSection
+from reroll.serving.sglang.section import SGLangSection
 from reroll.tasks.config import DataSection
 from reroll.training.config import ObjectiveSection, TrainerSection
 
@@ -130,6 +131,12 @@ def colocation_problems(run: LoadedRunFile) -> Iterator[Problem]:
             "placement.colocate",
             f"is true, but serving.engine = {serving.engine.name!r} cannot give its memory up",
             "leave placement.colocate out, or choose another serving.engine",
+        )
+    elif run.get(SGLangSection).by_name().get("device") == "cpu":
+        yield Problem(
+            "placement.colocate",
+            'is true, but SGLang cannot give memory up with sglang.device = "cpu"',
+            "leave placement.colocate out",
         )
     options, on_cpu = serving.transport.options, run.get(TrainerSection).device == "cpu"
     if serving.transport.name == "distributed" and options.get("backend") != "gloo" and not on_cpu:

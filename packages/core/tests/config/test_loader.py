@@ -74,6 +74,12 @@ def test_wrong_overrides_say_how_to_write_them(tmp_path, plugins, override, mess
     assert message in "\n".join(map(str, faults(tmp_path, plugins, text, override)))
 
 
+def test_a_fault_in_a_list_of_an_override_is_the_overrides(tmp_path, plugins):
+    urls = 'serving.urls=["http://a:1", "a:2"]'
+    found = faults(tmp_path, plugins, GOOD + '[serving]\nengine = "sglang"\n', urls)
+    assert [problem.key for problem in found if "no URL" in problem.message] == ["--set serving.urls[1]"]
+
+
 def test_every_fault_at_once_with_file_line_and_remedy(tmp_path, plugins):
     text = """[rollout]
 temperatur = 1.0

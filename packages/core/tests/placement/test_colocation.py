@@ -127,5 +127,8 @@ def test_what_cannot_take_turns_is_refused(tmp_path):
     assert problems(tmp_path) == []
     (told,) = problems(tmp_path, engine="local")
     assert "serving.engine = 'local' cannot give its memory up" in told
+    (told,) = problems(tmp_path, 'sglang.device="cpu"', engine="sglang")
+    assert 'cannot give memory up with sglang.device = "cpu"' in told
+    assert problems(tmp_path, engine="sglang") == []
     (told,) = problems(tmp_path, "async.fully_async=true", "async.max_weight_staleness=1")
     assert "set async.fully_async = false" in told

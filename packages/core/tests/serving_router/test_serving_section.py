@@ -117,6 +117,15 @@ def test_a_key_is_for_servers_that_are_there(tmp_path):
     assert section(tmp_path, SERVER, URLS, 'serving.api_key_env="KEY"').api_key_env == "KEY"
 
 
+def test_a_variable_without_a_key_is_told_before_the_run(tmp_path, monkeypatch):
+    run = load(tmp_path, SERVER, URLS, 'serving.api_key_env="KEY_OF_SERVERS"')
+    monkeypatch.delenv("KEY_OF_SERVERS", raising=False)
+    (found,) = run.get(ServingSection).validate_files(run, thorough=False)
+    assert (found.key, found.message) == ("serving.api_key_env", "the variable KEY_OF_SERVERS is not set")
+    monkeypatch.setenv("KEY_OF_SERVERS", "key")
+    assert not list(run.get(ServingSection).validate_files(run, thorough=False))
+
+
 def test_a_python_that_is_no_program_is_told_before_the_run(tmp_path):
     run = load(tmp_path, SERVER, f'serving.python="{tmp_path}/bin/python"')
     (found,) = run.get(ServingSection).validate_files(run, thorough=False)

@@ -1,6 +1,7 @@
 """Clients and engines on a simulated server, for tests of what they do when it misbehaves."""
 
 import asyncio
+import json
 import os
 import subprocess
 import sys
@@ -87,7 +88,13 @@ def settings(url, directory, **changes):
 
 
 def model_directory(folder):
-    (folder / "config.json").write_text('{"vocab_size": 64, "max_position_embeddings": 4096}')
+    config = {
+        "vocab_size": 64,
+        "max_position_embeddings": 4096,
+        "architectures": ["SimulatedForCausalLM"],
+        "num_hidden_layers": 2,
+    }
+    (folder / "config.json").write_text(json.dumps(config))
     return folder
 
 

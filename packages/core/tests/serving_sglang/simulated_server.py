@@ -96,6 +96,7 @@ async def model_info(request: web.Request) -> web.Response:
             "is_generation": True,
             "weight_version": one.version,
             "load_format": one.options.load_format,
+            "architectures": [one.options.architecture],
         }
     )
 
@@ -227,7 +228,8 @@ async def update_weight_version(request: web.Request) -> web.Response:
 @routes.post("/weights_checker")
 async def weights_checker(request: web.Request) -> web.Response:
     checksum = hashlib.sha256(json.dumps(server(request).loaded).encode()).hexdigest()[:16]
-    ranks = [{"checksums": {"all": checksum}, "per_gpu_checksum": checksum}]
+    names = [f"model.layers.{number}.mlp.weight" for number in range(server(request).options.layers)]
+    ranks = [{"checksums": dict.fromkeys(names, checksum), "per_gpu_checksum": checksum}]
     return outcome(True, "Success.", ranks=ranks, per_engine_checksum=checksum)
 
 
@@ -346,6 +348,8 @@ def main() -> None:
     parser.add_argument("--vocabulary", type=int, default=100_000, help=f"token ids; {END_OF_SEQUENCE} ends a response")
     parser.add_argument("--context-length", type=int, default=1024)
     parser.add_argument("--model-path", default="simulated")
+    parser.add_argument("--architecture", default="SimulatedForCausalLM")
+    parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--load-format", default="auto")
     parser.add_argument("--weight-version", default="default")
     parser.add_argument("--health-timeout", type=float, default=20.0, help="seconds until a health check gives up")

@@ -10,6 +10,7 @@ from reroll.serving.config import ServingSection
 from reroll.serving.sglang import engine as engine_module
 from reroll.serving.sglang import server as server_module
 from reroll.serving.sglang.engine import SGLangEngine
+from reroll.serving.sglang.versions import VersionNames
 
 LONG = ("--delay", 600)
 SLOW = ("--delay", 60)
@@ -399,7 +400,7 @@ def test_being_started_again_ends_what_still_waits_here(tmp_path):
         ({"kind": "hang"}, r"does not answer.*waited 0\.3 s \(serving\.startup_timeout\)"),
         ({"kind": "drop"}, r"does not answer.*waited 0\.3 s \(serving\.startup_timeout\)"),
         ({"kind": "status", "status": 404}, "does not answer as SGLang does: 404"),
-        ({"kind": "status", "status": 401}, r"refuses the key: set serving\.api_key_env"),
+        ({"kind": "status", "status": 401}, r"wants a key: set serving\.api_key_env"),
     ],
 )
 def test_a_server_that_cannot_be_attached_to_says_why(fault, message, tmp_path):
@@ -409,6 +410,67 @@ def test_a_server_that_cannot_be_attached_to_says_why(fault, message, tmp_path):
             with pytest.raises(EngineError, match=message):
                 async with engine_of(server.url, tmp_path, startup_timeout=0.3):
                     pass
+
+    run(body())
+
+
+def test_a_wrong_key_is_told_apart_from_none(tmp_path):
+    async def body():
+        async with simulated(SIMULATED_API_KEY="right") as server:
+            with pytest.raises(EngineError, match=r"refuses the key that the variable of serving\.api_key_env holds"):
+                async with engine_of(server.url, tmp_path, key="wrong"):
+                    pass
+
+    run(body())
+
+
+def test_a_server_that_is_silent_for_long_is_told_of_once(tmp_path, monkeypatch):
+    monkeypatch.setattr(server_module, "SILENT_SECONDS", 0.1)
+    told = []
+
+    async def body():
+        async with simulated() as server:
+            await server.order("/model_info", "drop", times=8)
+            async with engine_of(server.url, tmp_path, warn=told.append, startup_timeout=30.0):
+                pass
+
+    run(body())
+    (message,) = told
+    assert "does not answer" in message and message.endswith("waiting up to 30 s (serving.startup_timeout)")
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--layers", 3), r"another model than model\.path: it has 3 layers, and that has 2; start it with"),
+        (("--layers", 1), "it has 1 layers"),
+        (("--architecture", "Other"), "it is Other, and that is SimulatedForCausalLM"),
+    ],
+)
+def test_a_server_with_another_model_is_not_attached_to(options, message, tmp_path):
+    async def body():
+        async with simulated(*options) as server:
+            with pytest.raises(EngineError, match=message):
+                async with engine_of(server.url, tmp_path):
+                    pass
+
+    run(body())
+
+
+def test_weights_that_another_run_loads_into_the_server_are_not_taken_for_ones_own(tmp_path):
+    async def body():
+        async with (
+            simulated() as server,
+            engine_of(server.url, tmp_path, names=VersionNames("ours")) as engine,
+            engine_of(server.url, tmp_path, names=VersionNames("theirs")) as other,
+        ):
+            await load(engine, tmp_path, 1)
+            assert (await engine.generate(request("a"))).weight_versions == [VersionSpan(1, 0, 8)]
+            await load(other, tmp_path, 1)
+            for asked in (engine.generate(request("b")), engine.weight_version()):
+                with pytest.raises(EngineError, match=r"'theirs-1' is none that this run loaded; does another run"):
+                    await asked
+            assert await other.weight_version() == 1
 
     run(body())
 

@@ -202,7 +202,7 @@ def test_a_wrong_key_is_refused_by_name(sglang_server, tmp_path):
         async with attached(sglang_server, tmp_path, key="wrong"):
             pass
 
-    with pytest.raises(EngineError, match="refuses the key: set serving.api_key_env"):
+    with pytest.raises(EngineError, match="refuses the key that the variable of serving.api_key_env holds"):
         asyncio.run(body())
     assert sglang_server.status("/model_info", key="wrong") == 401
     assert sglang_server.status("/model_info") == 200

@@ -147,6 +147,11 @@ def test_data_parallel_servers_take_no_weights_from_a_process_group(tmp_path, pl
     assert faults(tmp_path, plugins, {"dp_size": 2}, transport="disk") == {}
 
 
+@pytest.mark.parametrize("key", ["tp_size", "pp_size", "dp_size"])
+def test_a_server_has_a_process_at_least(key, tmp_path, plugins):
+    assert "must be at least 1" in fault(tmp_path, plugins, key, 0)
+
+
 def test_servers_that_make_weights_up_serve_no_model(tmp_path, plugins):
     assert "makes weights up" in fault(tmp_path, plugins, "load_format", "dummy")
     assert faults(tmp_path, plugins, {"load_format": "safetensors"}) == {}

@@ -15,6 +15,7 @@ from reroll.traces.saved import (
     read_rollouts,
     save_groups,
     step_directory,
+    write_traces,
 )
 from reroll.training.advantages import Grpo
 
@@ -63,6 +64,12 @@ def test_saved_lines_read_back_and_the_marker_comes_last(tmp_path):
     assert first["nodes"][1]["weight_versions"] == [[4, 0, 1], [5, 1, 2]]
     assert first["nodes"][1]["message"]["content"] == "ü"
     assert first["nodes"][0]["parent"] is None
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no device that is always full")
+def test_a_full_disk_is_told_with_the_files_name():
+    with pytest.raises(OSError, match=r"No space left on device: '/dev/full'"):
+        write_traces(Path("/dev/full"), [SavedGroup(group_of([1.0]), Decision("passed"), "consumed")])
 
 
 def test_a_step_without_marker_is_not_complete(tmp_path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Protocol
@@ -159,6 +159,7 @@ class EngineContext:
         number: of the engine among the run's, from 0.
         run: the run file, for an engine with a section of its own; None outside of a run.
         share_devices: it takes turns with the trainer, see `Engine.release_memory`.
+        warn: to be called with what the user should know, while the engine starts for example.
     """
 
     name: str
@@ -169,6 +170,7 @@ class EngineContext:
     number: int = 0
     run: RunFile | None = None
     share_devices: bool = False
+    warn: Callable[[str], None] = lambda text: None
 
 
 class Engine(Component):

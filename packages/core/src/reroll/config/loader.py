@@ -108,7 +108,7 @@ def load_run_file(
     def locate(problem: Problem) -> Problem:
         if problem.file or path is None or problem.key.startswith("--set"):
             return problem
-        if any(problem.key == key or problem.key.startswith(key + ".") for key in overridden):
+        if any(problem.key == key or problem.key.startswith((f"{key}.", f"{key}[")) for key in overridden):
             return replace(problem, key=f"--set {problem.key}")
         return replace(problem, file=str(path), line=line_of(text, problem.key))
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from reroll.api import RunContext, Tracker
-from reroll.config.atomic import write_whole
+from reroll.config.atomic import naming, write_whole
 
 logger = logging.getLogger("reroll")
 METRICS = "metrics.jsonl"
@@ -33,8 +33,9 @@ class JsonlTracker(Tracker):
 
     def log(self, step: int, metrics: Mapping[str, float | str]) -> None:
         assert self._file is not None, "open() comes first"
-        self._file.write(json.dumps({"step": step, "time": time.time(), **metrics}) + "\n")
-        self._file.flush()
+        with naming(Path(self._file.name)):
+            self._file.write(json.dumps({"step": step, "time": time.time(), **metrics}) + "\n")
+            self._file.flush()
 
     def close(self) -> None:
         if self._file is not None:

@@ -40,7 +40,7 @@ class AsyncSection(ConfigSection):
                     yield Problem(
                         f"async.{name}",
                         f"is {getattr(self, name)!r}, but fully_async is false: it would do nothing",
-                        "set async.fully_async = true",
+                        f"set async.fully_async = true, or leave async.{name} out",
                     )
             return
         if self.max_concurrent_samples is not None and self.max_concurrent_samples < rollout.n_samples_per_prompt:

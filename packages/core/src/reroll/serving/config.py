@@ -104,8 +104,12 @@ class ServingSection(ConfigSection):
     def validate_files(self, run: RunFile, thorough: bool) -> Iterator[Problem]:
         if self.python is not None and not os.access(self.python.expanduser(), os.X_OK):
             yield Problem(
-                "serving.python", f"{str(self.python)!r} is no program", "give the path of an environment's bin/python"
+                "serving.python",
+                f"{str(self.python)!r} is no program",
+                "give the bin/python of an environment with SGLang, or make that environment first",
             )
+        if self.api_key_env is not None and not os.environ.get(self.api_key_env):
+            yield Problem("serving.api_key_env", f"the variable {self.api_key_env} is not set", "set it to the key")
 
     def _url_problems(self) -> Iterator[Problem]:
         for index, url in enumerate(self.urls):

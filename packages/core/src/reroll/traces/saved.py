@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from reroll.api import Decision, Disposition, Group, RerollError
-from reroll.config.atomic import write_whole
+from reroll.config.atomic import naming, write_whole
 from reroll.traces.lines import Line
 
 SCHEMA = 1
@@ -54,7 +54,7 @@ def write_traces(path: Path, groups: Iterable[SavedGroup]) -> int:
     """Writes every trace of the groups, one a line, and syncs the file; gives their number."""
     path.parent.mkdir(parents=True, exist_ok=True)
     count = 0
-    with path.open("w", encoding="utf-8") as file:
+    with naming(path), path.open("w", encoding="utf-8") as file:
         for saved in groups:
             for index in range(len(saved.group.traces)):
                 file.write(_line(trace_record(saved, index)))

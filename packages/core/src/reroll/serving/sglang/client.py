@@ -24,6 +24,7 @@ from reroll.api import (
     RequestRefused,
     VersionSpan,
 )
+from reroll.serving.sglang.versions import PLAIN, UnknownVersion, VersionNames
 
 RESENDS = 2
 """A request whose connection broke is made anew so often, under another id: nothing of the first one is kept, and its
@@ -54,6 +55,7 @@ class SGLangClient:
         answer_timeout: seconds that a control route may take, but for those which are told to be slow.
         router: URL of SGLang's router, which is asked for responses in place of the server.
         peers: the other servers that the router may bring a request to.
+        names: of the versions that the run loads.
     """
 
     def __init__(
@@ -66,8 +68,10 @@ class SGLangClient:
         answer_timeout: float = ANSWER_SECONDS,
         router: str | None = None,
         peers: Sequence[str] = (),
+        names: VersionNames = PLAIN,
     ) -> None:
         self.url = url.rstrip("/")
+        self.names = names
         self._router = router.rstrip("/") if router else None
         self._peers = [peer.rstrip("/") for peer in peers]
         self._generate_url = f"{self._router or self.url}/generate"
@@ -148,7 +152,7 @@ class SGLangClient:
                 continue
             if status == 200:
                 try:
-                    return read_completion(found, request, queued)
+                    return read_completion(found, request, queued, self.names)
                 except UnknownVersion as error:
                     if self._router is None:
                         raise
@@ -285,7 +289,7 @@ def generation_body(request: GenerationRequest, rid: str) -> bytes:
     )
 
 
-def read_completion(found: Any, request: GenerationRequest, queued: float) -> Completion:
+def read_completion(found: Any, request: GenerationRequest, queued: float, names: VersionNames = PLAIN) -> Completion:
     """A reply of `/generate`; EngineError if it lacks what a trainer must know of every token."""
     try:
         meta = found["meta_info"]
@@ -302,7 +306,7 @@ def read_completion(found: Any, request: GenerationRequest, queued: float) -> Co
             request_id=request.request_id,
             output_ids=ids,
             logprobs=[float(token[0]) for token in tokens],
-            weight_versions=_spans(meta, len(ids)),
+            weight_versions=_spans(meta, len(ids), names),
             finish_reason=_finish_reason(meta["finish_reason"]),
             seed=request.sampling.seed,
             timing={"queued": queued, "start": max(queued, end - seconds), "end": end},
@@ -313,29 +317,17 @@ def read_completion(found: Any, request: GenerationRequest, queued: float) -> Co
         raise EngineError(f"SGLang's reply to {request.request_id!r} cannot be read: {error!r}") from error
 
 
-def _spans(meta: Mapping[str, Any], length: int) -> list[VersionSpan]:
+def _spans(meta: Mapping[str, Any], length: int, names: VersionNames) -> list[VersionSpan]:
     """The versions of the tokens; a reply of one version alone may name just that."""
     if not length:
         return []
     given = meta.get("weight_versions") or [{"version": meta["weight_version"], "start": 0, "end": length}]
-    spans = [VersionSpan(version_number(span["version"]), span["start"], span["end"]) for span in given]
+    spans = [VersionSpan(names.number(span["version"]), span["start"], span["end"]) for span in given]
     spans = [span for span in spans if span.end > span.start]
     ends = [0, *(span.end for span in spans)]
     if [span.start for span in spans] != ends[:-1] or ends[-1] != length:
         raise ValueError(f"weight_versions {given} do not cover {length} tokens")
     return spans
-
-
-class UnknownVersion(EngineError):
-    """Weights that no run loaded."""
-
-
-def version_number(text: Any) -> int:
-    """A weight version as the server writes it; UnknownVersion for one that no run gave it."""
-    try:
-        return int(str(text))
-    except ValueError:
-        raise UnknownVersion(f"weight version {text!r} is none that this run loaded") from None
 
 
 def _finish_reason(given: Mapping[str, Any] | None) -> FinishReason:

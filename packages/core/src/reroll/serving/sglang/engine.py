@@ -87,6 +87,7 @@ class SGLangEngine(Engine):
         from asyncio import timeout
 
         from reroll.serving.sglang.server import AttachedServer, LaunchedServer, settings_of
+        from reroll.workers.together import uninterrupted
 
         config = config or SGLangEngineConfig()
         settings = settings_of(context, config.max_concurrent_requests)
@@ -97,7 +98,7 @@ class SGLangEngine(Engine):
             async with timeout(settings.startup_timeout + STARTING_SECONDS):
                 await engine._begin()
         except BaseException as error:
-            await server.close()
+            await uninterrupted(server.close())
             if isinstance(error, TimeoutError):
                 raise EngineError(
                     f"{server.url} answers, but does not let go of what it did before within "
@@ -140,6 +141,7 @@ class SGLangEngine(Engine):
             await self.client.abort(None)
             await self.client.ask("/end_weight_update", {}, slow=True)
         await self.pause("retract")
+        await self.server.check_model()
 
     @property
     def client(self) -> SGLangClient:
@@ -277,7 +279,7 @@ class SGLangEngine(Engine):
             self._sound.clear()  # from here on it may hold anything
             await update.load(self.client)
             await self.client.control(
-                "/update_weight_version", {"new_version": str(version), "abort_all_requests": False}
+                "/update_weight_version", {"new_version": self.client.names.text(version), "abort_all_requests": False}
             )
         except BaseException:
             if self._sound.is_set():
@@ -290,13 +292,11 @@ class SGLangEngine(Engine):
         return CommitCost(pause_seconds=now() - began)
 
     async def weight_version(self) -> int:
-        from reroll.serving.sglang.client import version_number
-
         if not self._sound.is_set():
             raise EngineError(f"engine {self.address!r} holds no version as a whole: it is to be loaded first")
         info = await self.client.control("/model_info", method="GET")
         try:
-            return version_number(info["weight_version"])
+            return self.client.names.number(info["weight_version"])
         except (TypeError, KeyError, EngineError) as error:
             raise EngineError(f"engine {self.address!r}: {error}") from error
 

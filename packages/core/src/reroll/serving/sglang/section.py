@@ -92,6 +92,8 @@ class SGLangSection(ConfigSection):
             # The first collection would come of weights that nobody knows: a launched server is taken at its word that
             # it serves the model.
             yield Problem(place, 'is "dummy", which makes weights up instead of reading them', "leave it out")
+        elif option.name in ("tp_size", "pp_size", "dp_size") and value < 1:
+            yield Problem(place, f"is {value}, but must be at least 1")
         elif option.name == "dp_size" and value != 1 and transport == "distributed":
             yield Problem(
                 place,

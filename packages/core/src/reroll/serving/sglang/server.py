@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import secrets
 import sys
 from abc import ABC, abstractmethod
@@ -19,11 +20,16 @@ from reroll.serving.config import ServingSection
 from reroll.serving.limits import Limits
 from reroll.serving.sglang.client import SGLangClient
 from reroll.serving.sglang.section import SGLangSection
+from reroll.serving.sglang.versions import OF_THIS_PROCESS, PLAIN, VersionNames
 
 LAUNCHER = "reroll.serving.sglang.launcher:ServerLauncher"
 POLL_SECONDS = 0.25
 STOP_SECONDS = 20.0
 LAST_WORDS_SECONDS = 2.0
+LAYER = re.compile(r"\.(\d+)\.")
+"""Of a tensor's name; its first number counts layers."""
+SILENT_SECONDS = 5.0
+"""After so long somebody who waits wants to know what for."""
 
 
 @dataclass(frozen=True)
@@ -35,6 +41,8 @@ class ServerSettings:
         arguments: of the launched server's command line.
         router: URL that responses are asked from instead of the server's own.
         peers: URLs of the other servers behind the router.
+        warn: told what the user should know.
+        names: of the versions that the run loads.
         ranks: processes of one server that hold weights; each needs one of `device`.
     """
 
@@ -57,6 +65,8 @@ class ServerSettings:
     health_timeout: float
     request_timeout: float | None
     peers: tuple[str, ...] = ()
+    names: VersionNames = PLAIN
+    warn: Callable[[str], None] = lambda text: None
 
 
 @dataclass(frozen=True)
@@ -88,7 +98,7 @@ def settings_of(context: EngineContext, connections: int) -> ServerSettings:
             "--model-path",
             str(context.model_directory),
             "--weight-version",
-            str(context.version),
+            OF_THIS_PROCESS.text(context.version),
             # Without it SGLang says that it gave its memory up, and keeps it.
             *(["--enable-memory-saver"] if context.share_devices else []),
             *options.arguments(),
@@ -102,6 +112,8 @@ def settings_of(context: EngineContext, connections: int) -> ServerSettings:
         health_timeout=serving.health_timeout,
         request_timeout=serving.request_timeout,
         peers=tuple(url for url in serving.urls if url != serving.urls[context.number]) if serving.router else (),
+        names=OF_THIS_PROCESS,
+        warn=context.warn,
     )
 
 
@@ -202,6 +214,10 @@ class Server(ABC):
             device="cuda" if str(info.get("device", self.settings.device)).startswith("cuda") else "cpu",
         )
 
+    @abstractmethod
+    async def check_model(self) -> None:
+        """EngineError if it serves another model than the run's; asked while it is paused."""
+
     async def close(self) -> None:
         self.unwatch()
         for task in list(self._tasks):
@@ -226,6 +242,7 @@ class Server(ABC):
             answer_timeout=self.settings.health_timeout,
             router=self.settings.router,
             peers=self.settings.peers,
+            names=self.settings.names,
         )
         self._lost = asyncio.get_running_loop().create_future()
 
@@ -273,13 +290,38 @@ class AttachedServer(Server):
         status, text = await self._answer()
         if status in (401, 403):
             raise EngineError(
-                f"SGLang at {self.url} refuses the key: set serving.api_key_env to the variable that holds it"
+                f"SGLang at {self.url} refuses the key that the variable of serving.api_key_env holds: set it to the "
+                "server's own"
+                if self.settings.key
+                else f"SGLang at {self.url} wants a key: set serving.api_key_env to a variable that holds it"
             )
         if status != 200:
             raise EngineError(f"{self.url} does not answer as SGLang does: {status} {text[:200]}")
 
+    async def check_model(self) -> None:
+        """Weights go to a server by name: what it has beyond the run's model would stay as it is, without a word."""
+        config = ModelFiles(self.settings.model_directory).config
+        info = await self.client.control("/model_info", method="GET")
+        theirs, ours = info.get("architectures"), config.get("architectures")
+        if theirs and ours and theirs != ours:
+            raise self._another_model(f"it is {', '.join(theirs)}, and that is {', '.join(ours)}")
+        checksums = await self.client.control("/weights_checker", {"action": "checksum"}, slow=True)
+        names = [name for rank in checksums.get("ranks", ()) for name in rank.get("checksums", ())]
+        layers = {int(found[1]) for name in names if (found := LAYER.search(name))}
+        wanted = (config.get("text_config") or config).get("num_hidden_layers")
+        if layers and wanted and len(layers) != wanted:
+            raise self._another_model(f"it has {len(layers)} layers, and that has {wanted}")
+
+    def _another_model(self, how: str) -> EngineError:
+        return EngineError(
+            f"{self.url} serves another model than model.path: {how}; start it with the run's model, or leave it out "
+            "of serving.urls"
+        )
+
     async def _answer(self) -> tuple[int, str]:
         limit = self.settings.startup_timeout
+        now = asyncio.get_running_loop().time
+        silent = now() + SILENT_SECONDS
         last = EngineUnavailable(f"SGLang at {self.url} does not answer")
         try:
             async with asyncio.timeout(limit):
@@ -288,6 +330,9 @@ class AttachedServer(Server):
                         return await self.client.ask("/model_info", method="GET")
                     except EngineUnavailable as error:
                         last = error
+                    if now() >= silent:
+                        self.settings.warn(f"{last}; waiting up to {limit:g} s (serving.startup_timeout)")
+                        silent = float("inf")
                     await asyncio.sleep(POLL_SECONDS)
         except TimeoutError:
             raise EngineError(f"{last}; waited {limit:g} s (serving.startup_timeout)") from None
@@ -343,6 +388,9 @@ class LaunchedServer(Server):
             async with asyncio.timeout(LAST_WORDS_SECONDS):
                 return EngineUnavailable(f"engine {self.name!r}: the SGLang server {await self._worker.call('ended')}")
         return noticed
+
+    async def check_model(self) -> None:
+        """It was given the run's."""
 
     async def close(self) -> None:
         await super().close()
