@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from reroll.api import (
     EngineContext,
     Placement,
     PromptFilter,
-    Protocol,
     RunContext,
     Seeds,
     Selection,
@@ -28,8 +26,8 @@ from reroll.checkpoints.state import Identity
 from reroll.checkpoints.store import FOLDER, CheckpointStore
 from reroll.config import LoadedRunFile
 from reroll.config.atomic import write_whole
-from reroll.config.run import RunSection
 from reroll.launch.config import RUN_FILE
+from reroll.launch.identity import make_context
 from reroll.launch.start import Resumed, Start
 from reroll.models.config import ModelSection
 from reroll.models.files import ModelFiles, resolve_model
@@ -347,51 +345,3 @@ def _engine_context(
     name = f"engine-{number}"
     log, shared = output / "logs" / f"{name}.log", run.get(PlacementSection).colocate
     return EngineContext(name, files.directory, 0, placement, log, number, run, shared, warn)
-
-
-def make_context(
-    run: LoadedRunFile,
-    files: ModelFiles,
-    renderer: Renderer,
-    start: Start,
-    seeds: Seeds,
-    filters: Mapping[str, PromptFilter],
-) -> RunContext:
-    """The run's identity, made once a start."""
-    state = start.resumed.state if start.resumed else None
-    data, rollout, settings = run.get(DataSection), run.get(RolloutSection), run.to_toml()
-    judges: dict[str, Any] = {}
-    for item in data.verifiers:
-        given = run.plugins.get("verifiers", item.name)
-        judges[item.name] = {
-            "distribution": given.distribution,
-            "version": given.version,
-            "weight": data.weights()[item.name],
-            "options": item.options,
-        }
-    sampling = asdict(rollout.sampling(seed=0))
-    sampling.pop("seed")
-    return RunContext(
-        run_id=start.run_id,
-        name=run.get(RunSection).name,
-        attempt=start.attempt.attempt,
-        fresh=state is None,
-        start_rollout_id=state.collection if state else 0,
-        start_version=state.version if state else 0,
-        checkpoint=files.inventory(),
-        protocol=Protocol(
-            sampling=sampling,
-            max_context=rollout.max_context,
-            harness=settings["rollout"]["harness"],
-            group_filters=settings["rollout"]["group_filters"],
-            template_sha256=renderer.template_sha256,
-            tokenizer_sha256=renderer.tokenizer_sha256,
-            generation_config_sha256=files.generation_config_sha256,
-            verifiers=judges,
-            failure_policy=rollout.failure_policy,
-        ),
-        seeds=seeds,
-        output=start.output,
-        data=settings["data"]["task_set"],
-        filters={name: prompt_filter.fingerprint for name, prompt_filter in filters.items()},
-    )

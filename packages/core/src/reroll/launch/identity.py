@@ -1,0 +1,64 @@
+"""Who a run is: what its checkpoints, records and plugins know it by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from reroll.api import PromptFilter, Protocol, RunContext, Seeds
+from reroll.config import LoadedRunFile
+from reroll.config.run import RunSection
+from reroll.launch.start import Start
+from reroll.models.files import ModelFiles
+from reroll.rollouts.config import RolloutSection
+from reroll.tasks.config import DataSection
+from reroll.tasks.render import Renderer
+
+
+def make_context(
+    run: LoadedRunFile,
+    files: ModelFiles,
+    renderer: Renderer,
+    start: Start,
+    seeds: Seeds,
+    filters: Mapping[str, PromptFilter],
+) -> RunContext:
+    """The run's identity, made once a start."""
+    state = start.resumed.state if start.resumed else None
+    data, rollout, settings = run.get(DataSection), run.get(RolloutSection), run.to_toml()
+    judges: dict[str, Any] = {}
+    for item in data.verifiers:
+        given = run.plugins.get("verifiers", item.name)
+        judges[item.name] = {
+            "distribution": given.distribution,
+            "version": given.version,
+            "weight": data.weights()[item.name],
+            "options": item.options,
+        }
+    sampling = asdict(rollout.sampling(seed=0))
+    sampling.pop("seed")
+    return RunContext(
+        run_id=start.run_id,
+        name=run.get(RunSection).name,
+        attempt=start.attempt.attempt,
+        fresh=state is None,
+        start_rollout_id=state.collection if state else 0,
+        start_version=state.version if state else 0,
+        checkpoint=files.inventory(),
+        protocol=Protocol(
+            sampling=sampling,
+            max_context=rollout.max_context,
+            harness=settings["rollout"]["harness"],
+            group_filters=settings["rollout"]["group_filters"],
+            template_sha256=renderer.template_sha256,
+            tokenizer_sha256=renderer.tokenizer_sha256,
+            generation_config_sha256=files.generation_config_sha256,
+            verifiers=judges,
+            failure_policy=rollout.failure_policy,
+        ),
+        seeds=seeds,
+        output=start.output,
+        data=settings["data"]["task_set"],
+        filters={name: prompt_filter.fingerprint for name, prompt_filter in filters.items()},
+    )
