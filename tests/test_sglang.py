@@ -10,6 +10,7 @@ import time
 import tomllib
 from pathlib import Path
 
+import digit_verifier
 import psutil
 import pytest
 import tomli_w
@@ -57,9 +58,13 @@ def test_an_asynchronous_run_loses_nothing_and_mixes_versions_under_refresh_alon
     run_file, tmp_path, monkeypatch, sglang_servers, mode, transport
 ):
     serving = {"publication_mode": mode, "transport": transport, "check_weight_update_equal": True}
-    run = attached_run(run_file, sglang_servers, monkeypatch, serving=serving, rollout={"group_filters": []})
+    # At such a temperature responses seldom end before their limit: they take longer than a step of training, so that
+    # some are under way whenever weights come.
+    rollout = {"group_filters": [], "temperature": 3.0, "rollout_max_response_len": 96}
+    data = {"task_set": {"name": "addition", "verifier": "digits"}, "verifiers": ["digits"]}
+    run = attached_run(run_file, sglang_servers, monkeypatch, serving=serving, rollout=rollout, data=data)
     output = tmp_path / "out"
-    seen = run_and_watch(run, output)
+    seen = run_and_watch(run, output, plugin=digit_verifier)
     assert seen.summary.steps == 20
     check_bounds(output, seen, bound=1, homogeneous=MODES[mode], siblings=8)
     mixed = sum(len(versions(record)) > 1 for records in saved(output) for record in records)
