@@ -69,7 +69,7 @@ async def of_server(url: str, given: Sequence[list[int]], tokens: int) -> Sample
         async with asyncio.timeout(START_SECONDS):
             while True:
                 try:
-                    if (await client.ask("/health", method="GET", timeout=30.0))[0] == 200:
+                    if (await client.ask("/health", method="GET"))[0] == 200:
                         break
                 except EngineError:
                     pass
