@@ -127,7 +127,7 @@ async def once(method: str, url: str, asked: list[GenerationRequest], folder: Pa
         gc.collect()
         resident = resident_bytes()
         began = time.process_time()
-        tasks = [asyncio.create_task(ask(one)) for one in asked]
+        tasks = [asyncio.ensure_future(ask(one)) for one in asked]
         while True:
             await asyncio.sleep(0.5)
             state = await control(url, "/simulate")

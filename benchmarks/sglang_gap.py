@@ -123,7 +123,7 @@ def measure(model: str, sources: dict[str, Any], count: int, tokens: int) -> dic
         wanted = scores(exact, sampled)
         theirs = torch.tensor([value for _, completion in sampled for value in completion.logprobs])
         engines[name], rounding[name] = gap(theirs, wanted), gap(scores(rounded, sampled), wanted)
-    result = {"model": model, "engines": engines, "trainer_bfloat16": rounding}
+    result: dict[str, Any] = {"model": model, "engines": engines, "trainer_bfloat16": rounding}
     if "sglang-bfloat16" in engines:
         result["ratio"] = engines["sglang-bfloat16"]["mean"] / rounding["sglang-bfloat16"]["mean"]
     return result
