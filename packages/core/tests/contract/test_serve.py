@@ -16,7 +16,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from contract_servers import LONG, PROMPT, start_reroll
+from contract_servers import LONG, MODEL, PROMPT, start_reroll
 
 from reroll.api import RerollError
 from reroll.serving.http import app, auth
@@ -159,6 +159,21 @@ def test_a_group_that_needs_a_device_is_refused_with_the_backend_to_give(own):
     status, answer = own.call("/init_weights_update_group", given)
     assert status == 400
     assert 'give backend "gloo"' in answer["message"]
+
+
+def test_a_group_that_nobody_else_joins_holds_up_nothing(own):
+    with socket.socket() as unheard:
+        unheard.bind(("127.0.0.1", 0))
+        group = {"master_address": "127.0.0.1", "master_port": unheard.getsockname()[1], "backend": "gloo"}
+        group |= {"rank_offset": 1, "world_size": 2, "group_name": "alone"}
+        joining = own.threads.submit(own.call, "/init_weights_update_group", group)
+        own.load(MODEL)
+        own.generate(1)
+        assert not joining.done()
+        own.post("/destroy_weights_update_group", {"group_name": "alone"})
+        status, answer = joining.result(10)
+    assert status == 400
+    assert "could not join: the group was left" in answer["message"]
 
 
 @pytest.mark.parametrize(("field", "value"), [("tools", [{}]), ("top_logprobs", 3), ("logit_bias", {"3": 1})])

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+import socket
 import threading
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
@@ -11,8 +12,9 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from safetensors.torch import load_file
 
-from reroll.api import EngineContext, EngineError, RerollError, TensorSpec, WeightGroup, WorkerSpec
+from reroll.api import EngineContext, EngineError, RerollError, TensorSpec, WeightBucket, WeightGroup, WorkerSpec
 from reroll.models.digest import state_digest
 from reroll.models.process_groups import Member, flatten, kind, listen, receive, specs
 from reroll.serving.local.engine import LocalEngine, LocalEngineConfig
@@ -226,6 +228,80 @@ def test_what_was_not_joined_cannot_be_received_from_and_can_be_left(engine_and_
     run(use())
 
 
+@pytest.mark.parametrize("there", ["nobody", "a silent listener", "a trainer that does not join"])
+def test_a_join_holds_up_nothing_and_ends_when_the_group_is_left(there, engine_and_run, other_weights):
+    engine, run = engine_and_run
+    file = other_weights / "model.safetensors"
+
+    async def use():
+        version = await engine.weight_version()
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            group = WeightGroup(f"waited-{next(numbers)}", *listener.getsockname(), 2, "gloo", 600)
+            if there == "a silent listener":
+                listener.listen()
+            store = None
+            if there == "a trainer that does not join":
+                group, store = listen(group.name, 2, "gloo", 600)
+            joining = asyncio.create_task(engine.join_weight_group(group))
+            await engine.stage_weights([WeightBucket(str(file), tuple(load_file(file)), file.stat().st_size)])
+            await engine.commit_weights(version + 1)
+            with pytest.raises(EngineError, match="was joined before, or is being joined; leave it first"):
+                await engine.join_weight_group(group)
+            assert not joining.done()
+            await engine.leave_weight_group(group.name)
+            with pytest.raises(EngineError, match="rank 1 could not join: the group was left"):
+                await joining
+            del store
+
+    run(use())
+
+
+def test_a_group_is_met_late_and_joined_again_after_a_failure(engine_and_run, state):
+    engine, run = engine_and_run
+    name = f"weights-{next(numbers)}"
+
+    async def use():
+        with socket.socket() as listener:
+            listener.bind(("127.0.0.1", 0))
+            with pytest.raises(EngineError, match="rank 0 was not reached within 0.2 s: .*refused"):
+                await engine.join_weight_group(WeightGroup(name, *listener.getsockname(), 2, "gloo", 0.2))
+        group, store = listen(name, 2, "gloo", 30)
+        joining = asyncio.create_task(engine.join_weight_group(group))
+        await engine.health()
+        member = await asyncio.to_thread(Member, group, 0, store)
+        await joining
+        stream = Stream(group, member, state, [specs(state)], True)
+        await engine.stage_stream(stream)
+        await engine.commit_weights(await engine.weight_version() + 1)
+        await asyncio.gather(stream.leave(), engine.leave_weight_group(name))
+        with pytest.raises(EngineError, match="'no such host' is no address"):
+            await engine.join_weight_group(WeightGroup(name, "no such host", 1, 2, "gloo", 30))
+
+    run(use())
+
+
+def test_a_bucket_that_comes_after_a_commit_is_no_part_of_the_next_one(engine_and_run, state, other_weights):
+    engine, run = engine_and_run
+    file = other_weights / "model.safetensors"
+
+    async def use():
+        version = await engine.weight_version()
+        async with stream_to(engine, state) as stream:
+            receiving = asyncio.create_task(engine.receive_bucket(stream.group.name, stream.buckets[0], True))
+            await engine.stage_weights([WeightBucket(str(file), tuple(load_file(file)), file.stat().st_size)])
+            await engine.commit_weights(version + 1)
+            digest = await engine.weights_digest()
+            await stream.send(0)
+            with pytest.raises(EngineError, match="committed or dropped while further tensors"):
+                await receiving
+            with pytest.raises(EngineError, match="weights are not complete"):
+                await engine.commit_weights(version + 2)
+        assert (await engine.weight_version(), await engine.weights_digest()) == (version + 1, digest)
+
+    run(use())
+
+
 def test_groups_leave_nothing_behind(engine_and_run, state):
     engine, run = engine_and_run
     process = Path("/proc") / str(engine.worker.process.pid)
@@ -243,7 +319,12 @@ def test_groups_leave_nothing_behind(engine_and_run, state):
                     sending = asyncio.create_task(stream.send(0))
                     await engine.leave_weight_group(stream.group.name)
                     await asyncio.gather(sending, return_exceptions=True)
-            found.append(held())
+            # Threads end, and close what they had, just after they have answered.
+            samples = [held()]
+            for _ in range(20):
+                await asyncio.sleep(0.01)
+                samples.append(held())
+            found.append(tuple(map(min, zip(*samples, strict=True))))
         assert len(set(found[1:])) == 1, found
 
     run(use())

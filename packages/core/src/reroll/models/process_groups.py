@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 import socket
+import threading
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, wait
 from datetime import timedelta
 from typing import Any, Literal
 
@@ -23,6 +25,9 @@ from reroll.workers.host import choose_interface, own_host
 CPU = torch.device("cpu")
 POLL_SECONDS = 0.002
 """How often a broadcast between devices is looked at."""
+MEET_SECONDS = 0.01
+"""How often a join looks whether the other ranks have come."""
+LEFT = "the group was left"
 
 
 def listen(name: str, world_size: int, backend: Literal["gloo", "nccl"], timeout: float) -> tuple[WeightGroup, Any]:
@@ -44,24 +49,29 @@ def listen(name: str, world_size: int, backend: Literal["gloo", "nccl"], timeout
 
 
 class Member:
-    """One rank of a group. Every call blocks, at most for the group's time-out; one thread calls, except for
-    `abandon`.
+    """One rank of a group. Every call blocks, at most for the group's time-out.
 
     Args:
         store: from `listen`, of rank 0; the others connect to it.
+        left: set by another thread once nobody wants the group any more, at which joining ends, and a broadcast between
+            devices. One with gloo ends when another rank leaves.
 
     Raises:
         RerollError: the ranks did not meet, or the backend needs a device that is not here.
     """
 
-    def __init__(self, group: WeightGroup, rank: int, store: Any = None) -> None:
+    def __init__(self, group: WeightGroup, rank: int, store: Any = None, left: threading.Event | None = None) -> None:
         if group.backend == "nccl" and not torch.cuda.is_available():
             raise RerollError(f'{_named(group)}: nccl needs a CUDA device, and there is none here; give backend "gloo"')
         self.group = group
         self.device = torch.device("cuda", torch.cuda.current_device()) if group.backend == "nccl" else CPU
-        self._abandoned = False
+        self._left = threading.Event() if left is None else left
         try:
-            self._group = _join(group, rank, store)
+            self._store = _connect(group, self._left) if store is None else store
+            if group.backend == "gloo":
+                # Kept with the group: torch's own hold keeps no methods of Python.
+                self._store = Meeting(self._store, self._left, group.timeout)
+            self._group = _join(group, rank, self._store)
         except Exception as error:
             raise RerollError(f"{_named(group)}: rank {rank} could not join: {_reason(error)}") from error
 
@@ -87,20 +97,91 @@ class Member:
             return
         deadline = time.monotonic() + self.group.timeout
         while not work.is_completed():
-            if self._abandoned or time.monotonic() > deadline:
+            if self._left.is_set() or time.monotonic() > deadline:
                 self._group.abort()
-                raise TimeoutError("the group was left" if self._abandoned else f"{self.group.timeout:g} s are over")
+                raise TimeoutError(LEFT if self._left.is_set() else f"{self.group.timeout:g} s are over")
             time.sleep(POLL_SECONDS)
         work.wait()
-
-    def abandon(self) -> None:
-        """From another thread: a broadcast that is under way may end. With gloo it does when another rank leaves."""
-        self._abandoned = True
 
     def leave(self) -> None:
         """Closes the connections, at which whoever waits in the group gets an error."""
         dist.destroy_process_group(self._group)
-        del self._group
+        del self._group, self._store
+
+
+class Meeting(dist.Store):  # type: ignore[name-defined, misc]
+    """The store as gloo uses it while ranks meet. torch's own waits for the other ranks until the time-out, and nothing
+    ends that early."""
+
+    def __init__(self, store: Any, left: threading.Event, timeout: float) -> None:
+        super().__init__()
+        self._real = store
+        self._left = left
+        self._limit = timeout
+
+    def set(self, key: str, value: Any) -> None:
+        self._real.set(key, value)
+
+    def get(self, key: str) -> Any:
+        self.wait([key])
+        return self._real.get(key)
+
+    def add(self, key: str, amount: int) -> Any:
+        return self._real.add(key, amount)
+
+    def check(self, keys: list[str]) -> Any:
+        return self._real.check(keys)
+
+    def delete_key(self, key: str) -> Any:
+        return self._real.delete_key(key)
+
+    def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
+        seconds = self._limit if timeout is None else timeout.total_seconds()
+        deadline = time.monotonic() + seconds
+        while not self._real.check(keys):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"the other ranks did not come within {seconds:g} s")
+            if self._left.wait(MEET_SECONDS):
+                raise TimeoutError(LEFT)
+
+
+def _connect(group: WeightGroup, left: threading.Event) -> Any:
+    """The store of rank 0, which a thread of its own connects to: where a listener says nothing torch waits for
+    ever, and nothing ends that but the other end. A store that is reached too late does nothing, and goes."""
+    reached: Future[Any] = Future()
+    deadline = time.monotonic() + group.timeout
+    threading.Thread(
+        target=_reach, args=(group, deadline, left, reached), name=f"reach {group.name}", daemon=True
+    ).start()
+    while not wait([reached], MEET_SECONDS).done:
+        if left.is_set():
+            raise TimeoutError(LEFT)
+        if time.monotonic() > deadline + MEET_SECONDS:
+            raise TimeoutError(f"rank 0 did not answer within {group.timeout:g} s")
+    return reached.result()
+
+
+def _reach(group: WeightGroup, deadline: float, left: threading.Event, reached: Future[Any]) -> None:
+    timeout = timedelta(seconds=group.timeout)
+    while True:
+        try:
+            # Asked by hand first: where nobody listens torch would go on after the group was left.
+            socket.create_connection((group.host, group.port), timeout=group.timeout).close()
+            store = dist.TCPStore(  # type: ignore[attr-defined]
+                group.host, group.port, is_master=False, wait_for_workers=False, timeout=timeout
+            )
+        except socket.gaierror as error:
+            reached.set_exception(OSError(f"{group.host!r} is no address that is known here: {error.strerror}"))
+            return
+        except Exception as error:
+            if left.is_set() or time.monotonic() > deadline:
+                late = f"rank 0 was not reached within {group.timeout:g} s: {_reason(error)}"
+                reached.set_exception(TimeoutError(LEFT if left.is_set() else late))
+                return
+        else:
+            reached.set_result(store)
+            return
+        left.wait(MEET_SECONDS)
 
 
 def _join(group: WeightGroup, rank: int, store: Any) -> Any:
@@ -108,10 +189,6 @@ def _join(group: WeightGroup, rank: int, store: Any) -> Any:
 
     choose_interface()
     timeout = timedelta(seconds=group.timeout)
-    if store is None:
-        store = dist.TCPStore(  # type: ignore[attr-defined]
-            group.host, group.port, is_master=False, wait_for_workers=False, timeout=timeout
-        )
     made, _ = _new_process_group_helper(
         group.world_size,
         rank,

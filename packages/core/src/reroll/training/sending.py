@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Literal
@@ -43,13 +44,14 @@ class Hosted:
         self.group = group
         self._store = store
         self._member: Member | None = None
+        self._left = threading.Event()
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=group.name)
 
     def join(self) -> Future[None]:
         return self._thread.submit(self._join)
 
     def _join(self) -> None:
-        self._member = Member(self.group, 0, self._store)
+        self._member = Member(self.group, 0, self._store, self._left)
 
     def send(self, tensors: Sequence[Tensor]) -> Future[None]:
         return self._thread.submit(self._send, tensors)
@@ -60,8 +62,7 @@ class Hosted:
         self._member.broadcast([tensor.to(self._member.device) for tensor in tensors])
 
     def leave(self) -> Future[None]:
-        if self._member is not None:
-            self._member.abandon()
+        self._left.set()
         left = self._thread.submit(self._leave)
         self._thread.shutdown(wait=False)
         return left

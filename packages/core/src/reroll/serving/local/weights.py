@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -20,12 +21,14 @@ NAMED = 8
 class StagedWeights:
     """Collects a publication's tensors until they are complete.
 
-    One thread stages and commits come after; the served tensors change in `commit` alone. What can be checked is
-    checked while staging: a commit holds up every request.
+    Threads stage and commits come after; the served tensors change in `commit` alone. What can be checked is
+    checked while staging: a commit holds up every request. What is on its way while a commit or a failure ends the
+    staging that it was for is refused, since it would become a part of another publication.
     """
 
     def __init__(self, model: Any) -> None:
         self.model = model
+        self._lock = threading.Lock()
         self.staged: dict[str, Any] = {}
         self._served = model.state_dict(keep_vars=True)
         # A tied tensor has several names.
@@ -43,31 +46,40 @@ class StagedWeights:
             EngineError: a file cannot be read, or a tensor's name, type or shape is not the model's.
                 Everything staged so far is dropped.
         """
-        with self._all_or_nothing():
+        with self._all_or_nothing() as staged:
             for bucket in buckets:
                 tensors = _read(bucket)
                 for name, tensor in tensors.items():
                     self._check(f"bucket {bucket.path}", name, tensor.dtype, tensor.shape)
-                self._take(tensors)
+                self._take(staged, tensors)
 
     def receive(self, member: Member, bucket: Sequence[TensorSpec], flattened: bool) -> None:
         """Takes the bucket's tensors from a process group; the same holds as for `stage`. What does not fit is refused
         before it is received."""
-        with self._all_or_nothing():
+        with self._all_or_nothing() as staged:
             for spec in bucket:
                 self._check(f"process group {member.group.name!r}", spec.name, dtype_of(spec), torch.Size(spec.shape))
-            self._take(receive(member, bucket, flattened))
+            self._take(staged, receive(member, bucket, flattened))
 
     @contextmanager
-    def _all_or_nothing(self) -> Iterator[None]:
+    def _all_or_nothing(self) -> Iterator[dict[str, Any]]:
+        """Gives the tensors that are staged now, to which others are added; with a failure they are dropped."""
+        staged = self.staged
         try:
-            yield
+            yield staged
         except BaseException as error:
-            self.staged.clear()
-            self._unequal.clear()
+            with self._lock:
+                if self.staged is staged:
+                    self._renew()
             if isinstance(error, RerollError) and not isinstance(error, EngineError):
                 raise EngineError(str(error)) from error
             raise
+
+    def _renew(self) -> tuple[dict[str, Any], dict[str, str]]:
+        """Begins with nothing; gives what was staged and what is unequal in it."""
+        ended = self.staged, self._unequal
+        self.staged, self._unequal = {}, {}
+        return ended
 
     def _check(self, source: str, name: str, dtype: torch.dtype, shape: torch.Size) -> None:
         if name not in self._served:
@@ -77,10 +89,15 @@ class StagedWeights:
             has = f"{kind(wanted.dtype)} {list(wanted.shape)}"
             raise EngineError(f"{source} holds {name!r} as {kind(dtype)} {list(shape)}, but the served model has {has}")
 
-    def _take(self, tensors: dict[str, Any]) -> None:
-        self.staged.update(tensors)
-        for aliases in {self._tied[name][0]: self._tied[name] for name in tensors if name in self._tied}.values():
-            self._compare(aliases)
+    def _take(self, staged: dict[str, Any], tensors: dict[str, Any]) -> None:
+        with self._lock:
+            if self.staged is not staged:
+                raise EngineError(
+                    "what was staged was committed or dropped while further tensors were on their way; send all again"
+                )
+            staged.update(tensors)
+            for aliases in {self._tied[name][0]: self._tied[name] for name in tensors if name in self._tied}.values():
+                self._compare(aliases)
 
     def _compare(self, aliases: list[str]) -> None:
         """Notes whether a tied tensor was staged unequal; the buckets to come may still change that."""
@@ -97,8 +114,8 @@ class StagedWeights:
         Raises:
             EngineError: tensors are missing, or tied ones differ. What is served does not change.
         """
-        staged, self.staged = self.staged, {}
-        unequal, self._unequal = self._unequal, {}
+        with self._lock:
+            staged, unequal = self._renew()
         missing, chosen = [], []
         for tensor, aliases in self._tensors:
             given = next((name for name in aliases if name in staged), None)

@@ -22,15 +22,14 @@ from reroll.api import (
     EngineError,
     GenerationRequest,
     RequestRefused,
-    RerollError,
     TensorSpec,
     WeightBucket,
     WeightGroup,
 )
 from reroll.models.files import ModelFiles
 from reroll.models.load import load_model
-from reroll.models.process_groups import Member
 from reroll.serving.limits import Limits, check
+from reroll.serving.local.groups import WeightGroups
 from reroll.serving.local.requests import Active
 from reroll.serving.local.runner import ModelRunner
 from reroll.serving.local.scheduler import Scheduler
@@ -80,8 +79,8 @@ class EngineWorker:
         self._in_flight: dict[str, Future[Completion]] = {}
         self._results: dict[str, deque[Future[Completion]]] = {}
         self._lock = threading.Lock()
-        self._groups: dict[str, Member] = {}
-        # Staging reads files and receives from process groups while requests are served, in the order of the calls.
+        self._groups = WeightGroups(self.weights)
+        # Staging reads files while requests are served, in the order of the calls.
         self._staging = ThreadPoolExecutor(1, thread_name_prefix="stage")
 
     def submit(self, requests: list[GenerationRequest]) -> None:
@@ -140,33 +139,13 @@ class EngineWorker:
         return self._staging.submit(self.weights.stage, buckets)
 
     def join_group(self, group: WeightGroup) -> Future[None]:
-        return self._staging.submit(self._join, group)
-
-    def _join(self, group: WeightGroup) -> None:
-        try:
-            self._groups[group.name] = Member(group, rank=1)
-        except RerollError as error:
-            raise EngineError(str(error)) from error
+        return self._groups.join(group)
 
     def leave_group(self, name: str) -> Future[None]:
-        """Also of one that was not joined: after a failure nobody knows how far that came. Where a broadcast is still
-        waited for, this waits until the trainer leaves as well."""
-        if (member := self._groups.get(name)) is not None:
-            member.abandon()
-        return self._staging.submit(self._leave_group, name)
-
-    def _leave_group(self, name: str) -> None:
-        if (member := self._groups.pop(name, None)) is not None:
-            member.leave()
+        return self._groups.leave(name)
 
     def receive_bucket(self, name: str, bucket: Sequence[TensorSpec], flattened: bool) -> Future[None]:
-        """Stages what the trainer broadcasts into the group; see `WeightStream`."""
-        return self._staging.submit(self._receive, name, bucket, flattened)
-
-    def _receive(self, name: str, bucket: Sequence[TensorSpec], flattened: bool) -> None:
-        if name not in self._groups:
-            raise EngineError(f"process group {name!r} was not joined, or was left")
-        self.weights.receive(self._groups[name], bucket, flattened)
+        return self._groups.receive(name, bucket, flattened)
 
     def commit_weights(self, version: int, recompute: bool = False) -> Future[CommitCost]:
         return self.scheduler.do(lambda: self.scheduler.use_version(version, self.weights.commit, recompute))
