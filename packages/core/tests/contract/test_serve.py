@@ -312,6 +312,21 @@ def test_an_engine_that_dies_ends_the_server_with_its_name(tmp_path):
     server.stop()
 
 
+def test_an_engine_that_stops_ends_the_server_with_the_reason(tensors, tmp_path):
+    from safetensors.torch import save_file
+
+    server = start_reroll(tmp_path)
+    save_file({name: tensor * float("nan") for name, tensor in tensors["base"].items()}, tmp_path / "model.safetensors")
+    server.load(tmp_path)
+    status, answer = server.call("/generate", {"input_ids": PROMPT})
+    assert status == 500
+    assert "logits that are not finite" in answer["error"]["message"]
+    assert server.process.wait(STOP_SECONDS) == 1
+    assert re.search(r"^error: the engine stopped: .*logits that are not finite", server.log.read_text(), re.MULTILINE)
+    assert "Traceback" not in server.log.read_text()
+    server.stop()
+
+
 def test_a_key_from_the_environment_leaves_it(monkeypatch):
     monkeypatch.setenv(auth.KEY_VARIABLE, "a-key-of-mine")
     assert auth.key_from_environment() == "a-key-of-mine"

@@ -243,13 +243,15 @@ def test_another_number_for_the_same_weights_begins_a_span_and_changes_no_token(
 def test_a_failing_forward_fails_all_and_is_told(start, lab):
     worker = start(max_running_requests=1)
     worker.submit([lab.request(name, lab.prompt(3), max_new_tokens=250) for name in "ab"])
-    futures = [worker.result(name) for name in "ab"]
+    futures, ended = [worker.result(name) for name in "ab"], worker.ended()
     wait_for(lambda: tokens_of(worker) > 2)
+    assert not ended.done()
     with torch.no_grad():
         worker.runner.model.lm_head.weight.fill_(torch.nan)
     for future in futures:
         with pytest.raises(EngineError, match="not finite"):
             future.result(10)
+    assert ended.result(10).startswith("the engine stopped: FloatingPointError")
     with pytest.raises(EngineError, match="the engine stopped: FloatingPointError"):
         worker.health()
     worker.submit([lab.request("c", lab.prompt(3))])

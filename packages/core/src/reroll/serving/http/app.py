@@ -10,7 +10,7 @@ from contextlib import suppress
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from reroll.api import EngineError, RerollError, WorkerDied
+from reroll.api import Engine, EngineError, RerollError, WorkerDied
 from reroll.serving.http import chat, control, native, updates
 from reroll.serving.http.answers import middleware
 from reroll.serving.http.served import Served
@@ -57,15 +57,18 @@ def quiet_logger() -> logging.Logger:
 
 
 class Stop:
-    """Why a server ends: a signal, or the death of its worker."""
+    """Why a server ends: a signal, or the end of its engine or of that one's worker."""
 
     def __init__(self) -> None:
         self.wanted = asyncio.Event()
-        self.death: WorkerDied | None = None
+        self.death: EngineError | WorkerDied | None = None
 
-    def died(self, error: WorkerDied) -> None:
+    def died(self, error: EngineError | WorkerDied) -> None:
         self.death = error
         self.wanted.set()
+
+    async def watch(self, engine: Engine) -> None:
+        self.died(await engine.lost())
 
     def on_signals(self) -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -77,7 +80,7 @@ async def serve(served: Served, key: str, host: str, port: int, stop: Stop, tell
 
     Raises:
         OSError: the address cannot be listened on.
-        WorkerDied: the engine ended.
+        EngineError, WorkerDied: the engine ended.
     """
     from aiohttp import web
 
@@ -90,6 +93,7 @@ async def serve(served: Served, key: str, host: str, port: int, stop: Stop, tell
         shutdown_timeout=GOODBYE_SECONDS,
     )
     await runner.setup()
+    watching = asyncio.create_task(stop.watch(served.engine))
     try:
         site = web.TCPSite(runner, host, port)
         await site.start()
@@ -102,6 +106,7 @@ async def serve(served: Served, key: str, host: str, port: int, stop: Stop, tell
             raise stop.death
         await _end_requests(served)
     finally:
+        watching.cancel()
         # What still waits for the engine, an update perhaps, ends with it.
         served.engine.worker.kill()
         await runner.cleanup()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -14,12 +15,14 @@ from reroll.api import (
     Engine,
     EngineContext,
     EngineError,
+    EngineUnavailable,
     GenerationRequest,
     TensorSpec,
     WeightBucket,
     WeightGroup,
     WeightStream,
     Worker,
+    WorkerDied,
     WorkerSpec,
 )
 
@@ -191,6 +194,12 @@ class LocalEngine(Engine):
     async def health(self) -> dict[str, Any]:
         health: dict[str, Any] = await self.worker.call("health")
         return health
+
+    async def lost(self) -> EngineUnavailable:
+        """Once the engine has stopped while its worker lives on."""
+        with suppress(WorkerDied):
+            return EngineUnavailable(await self.worker.call("ended"))
+        return await super().lost()
 
     async def abort(self, request_id: str | None = None) -> None:
         await self.worker.call("abort", request_id)

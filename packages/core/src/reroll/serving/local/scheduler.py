@@ -77,6 +77,8 @@ class Scheduler:
         self.paused = False
         self.counters = Counters()
         self.failure: EngineError | None = None
+        self.ended: Future[EngineError] = Future()
+        """Why the thread has stopped, once it has and everybody who waited for it was told."""
         self._inbox: queue.SimpleQueue[tuple[Callable[[], Any], Future[Any]]] = queue.SimpleQueue()
         self._live: set[Active] = set()
         self._submitting = threading.Lock()
@@ -323,6 +325,7 @@ class Scheduler:
         while not self._inbox.empty():
             _, future = self._inbox.get()
             future.set_exception(_copy(failure))
+        self.ended.set_result(failure)
 
 
 def _stopped(error: BaseException) -> EngineError:

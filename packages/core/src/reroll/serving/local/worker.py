@@ -165,6 +165,12 @@ class EngineWorker:
     def weights_digest(self) -> Future[str]:
         return self.scheduler.do(self.weights.digest)
 
+    def ended(self) -> Future[str]:
+        """Why the engine has stopped, once it has: its process lives on."""
+        reason: Future[str] = Future()
+        self.scheduler.ended.add_done_callback(lambda done: reason.set_result(str(done.result())))
+        return reason
+
     def health(self) -> dict[str, Any]:
         """Load and totals; EngineError once the engine cannot serve.
 
