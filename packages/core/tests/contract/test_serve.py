@@ -19,7 +19,7 @@ import pytest
 from contract_servers import LONG, MODEL, PROMPT, start_reroll
 
 from reroll.api import RerollError
-from reroll.serving.http import app, auth
+from reroll.serving.http import app, auth, listening
 
 STOP_SECONDS = 30
 
@@ -294,13 +294,34 @@ def test_a_signal_ends_it_with_all_that_it_started(number, tmp_path):
     server.stop()
 
 
-def test_a_port_that_is_taken_is_told(own):
-    port = str(urllib.parse.urlsplit(own.url).port)
-    command = [sys.executable, "-m", "reroll", "serve", "builtin:tiny-math", "--port", port]
-    done = subprocess.run(command, capture_output=True, text=True)
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--port", "TAKEN"], "--port TAKEN: 127.0.0.1:TAKEN is in use; give another port, or 0"),
+        (["--host", "no.such.host.invalid"], "--host no.such.host.invalid: is no address"),
+        (["--host", "192.0.2.1"], "--host 192.0.2.1: is no address of this machine (Cannot assign"),
+    ],
+)
+def test_an_address_that_cannot_be_listened_on_is_told_before_the_model_is_loaded(arguments, words):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        # A model that is not there would be told second.
+        command = [sys.executable, "-m", "reroll", "serve", "builtin:none"]
+        command += [word.replace("TAKEN", port) for word in arguments]
+        done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 1
-    assert port in done.stderr and "in use" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert done.stderr.startswith(f"error: {words.replace('TAKEN', port)}")
+    assert done.stderr.count("\n") == 1
+
+
+def test_clients_are_refused_until_the_server_serves():
+    with listening.bound("127.0.0.1", 0) as (socket_,):
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(socket_.getsockname())
+        socket_.listen()
+        socket.create_connection(socket_.getsockname()).close()
+    with listening.bound("localhost", 0) as sockets:
+        assert sockets
 
 
 def test_an_engine_that_dies_ends_the_server_with_its_name(tmp_path):

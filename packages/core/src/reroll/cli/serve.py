@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    import socket
+
     from reroll.models.files import ModelFiles
     from reroll.serving.http.served import Renderer
 
@@ -44,18 +46,15 @@ def serve(
 ) -> None:
     """Serve a model over HTTP, on loopback and with a key."""
     import asyncio
+    import errno
 
     from reroll.models.files import resolve_model
     from reroll.serving.http.app import require_serve_extra
+    from reroll.serving.http.listening import bound, cannot_listen
     from reroll.tasks.render import Renderer
     from reroll.workers.host import is_loopback
 
     require_serve_extra()
-    if not is_loopback(host):
-        typer.echo(f"--host {host}: other machines can reach this, and keys travel unencrypted", err=True)
-    files = resolve_model(model)
-    files.check()
-    renderer = Renderer(files, chat_template.read_text("utf-8") if chat_template else None)
     options = {
         "max_running_requests": max_running_requests,
         "max_context_len": max_context_len,
@@ -63,8 +62,20 @@ def serve(
         "prefill_tokens": prefill_tokens,
         "threads": threads,
     }
-    with _key(key_file) as (key, where):
-        asyncio.run(_serve(model, files, renderer, options, host, port, key, where))
+    # What is at fault with the address is told before the model is loaded.
+    with bound(host, port) as sockets:
+        if not is_loopback(host):
+            typer.echo(f"--host {host}: other machines can reach this, and keys travel unencrypted", err=True)
+        files = resolve_model(model)
+        files.check()
+        renderer = Renderer(files, chat_template.read_text("utf-8") if chat_template else None)
+        with _key(key_file) as (key, where):
+            try:
+                asyncio.run(_serve(model, files, renderer, options, sockets, key, where))
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+                raise cannot_listen(host, port, error) from None
 
 
 @contextmanager
@@ -94,8 +105,7 @@ async def _serve(
     files: ModelFiles,
     renderer: Renderer,
     options: dict[str, Any],
-    host: str,
-    port: int,
+    sockets: Sequence[socket.socket],
     key: str,
     where: str,
 ) -> None:
@@ -132,8 +142,7 @@ async def _serve(
             await serve(
                 served,
                 key,
-                host,
-                port,
+                sockets,
                 stop,
                 lambda url: typer.echo(f"serving {model} at {url}; the key is in {where}"),
             )

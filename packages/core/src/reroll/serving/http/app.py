@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Callable
+import socket
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
@@ -75,11 +76,13 @@ class Stop:
             asyncio.get_running_loop().add_signal_handler(number, self.wanted.set)
 
 
-async def serve(served: Served, key: str, host: str, port: int, stop: Stop, tell: Callable[[str], None]) -> None:
-    """Listens, tells the URL, and answers until `stop` is wanted.
+async def serve(
+    served: Served, key: str, sockets: Sequence[socket.socket], stop: Stop, tell: Callable[[str], None]
+) -> None:
+    """Listens on bound sockets, tells the URL of the first one, and answers until `stop` is wanted.
 
     Raises:
-        OSError: the address cannot be listened on.
+        OSError: somebody else has begun to listen on an address.
         EngineError, WorkerDied: the engine ended.
     """
     from aiohttp import web
@@ -95,13 +98,15 @@ async def serve(served: Served, key: str, host: str, port: int, stop: Stop, tell
     await runner.setup()
     watching = asyncio.create_task(stop.watch(served.engine))
     try:
-        site = web.TCPSite(runner, host, port)
-        await site.start()
+        sites = [web.SockSite(runner, bound) for bound in sockets]
+        for site in sites:
+            await site.start()
         address = runner.addresses[0]
         name = f"[{address[0]}]" if ":" in address[0] else address[0]
         tell(f"http://{name}:{address[1]}")
         await stop.wanted.wait()
-        await site.stop()
+        for site in sites:
+            await site.stop()
         if stop.death is not None:
             raise stop.death
         await _end_requests(served)
