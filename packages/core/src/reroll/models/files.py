@@ -153,8 +153,17 @@ def resolve_model(path: str) -> ModelFiles:
     if found.suffix == ".gguf":
         return ModelFiles(_converted(found.resolve()))
     if not (found / "config.json").exists():
-        raise ModelError(f"{found} holds no config.json: it is no Hugging Face model directory")
+        raise ModelError(f"{found} holds no config.json: it is no Hugging Face model directory{_of_run(found)}")
     return ModelFiles(found.resolve())
+
+
+def _of_run(folder: Path) -> str:
+    """What to do where somebody gave a run's folder, or a checkpoint, for the model in it."""
+    if (folder / "model" / "config.json").exists():
+        return f"; the run's model is in {folder / 'model'}"
+    if (folder / "checkpoints").is_dir() or (folder / "manifest.json").exists():
+        return f"; reroll export {folder} --to DIR writes one from a checkpoint"
+    return ""
 
 
 def _in_package(path: str) -> Path:
