@@ -87,7 +87,9 @@ def test_only_the_key_itself_opens(own):
         line = raw(own, f"GET /ready HTTP/1.1\r\nHost: a\r\nAuthorization: {header}\r\nConnection: close\r\n\r\n")
         assert " 401 " in line, header
     assert " 200 " in raw(own, f"GET /ready HTTP/1.1\r\nHost: a\r\nAuthorization: bearer {own.key}\r\n\r\n")
-    assert own.call("/nothing", key=None)[0] == 401
+    status, answer = own.call("/nothing", key=None)
+    assert status == 401
+    assert "Authorization: Bearer" in answer["message"]
 
 
 @pytest.mark.parametrize("field", ["stream", "return_routed_experts", "top_logprobs_num", "priority", "blub"])
@@ -95,6 +97,23 @@ def test_what_generate_cannot_do_is_refused_by_name(own, field):
     status, answer = own.call("/generate", {"input_ids": PROMPT, field: 1})
     assert status == 400
     assert field in answer["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "message"),
+    [
+        ("/generate", {"input_ids": PROMPT, "stream": True}, "stream = true is not built"),
+        ("/generate", {"input_ids": PROMPT, "return_logprob": None, "rid": True}, "(given: true)"),
+        ("/v1/chat/completions", {"messages": [{}], "top_logprobs": 2}, "top_logprobs = 2 is not built"),
+        ("/v1/chat/completions", {"messages": [{}], "store": True}, "store = true is not built"),
+        ("/v1/chat/completions", {"messages": [{}], "ignore_eos": True}, "ignore_eos is not known here"),
+        ("/generate", [None], "the body is [null], not a JSON object"),
+    ],
+)
+def test_what_is_refused_is_told_as_it_was_given(own, path, body, message):
+    status, answer = own.call(path, body)
+    assert status == 400
+    assert message in answer["error"]["message"]
 
 
 def test_a_refused_prompt_ends_the_others_of_its_list(own):

@@ -30,6 +30,11 @@ def json(content: Any, status: int = 200) -> web.Response:
     return web.json_response(content, status=status)
 
 
+def spelled(value: Any) -> str:
+    """What a client gave, as it gave it, cut to a line."""
+    return json_format.dumps(value, ensure_ascii=False)[:80]
+
+
 def outcome(success: bool, message: str, **more: Any) -> web.Response:
     """What the update routes answer."""
     return json({"success": success, "message": message, **more}, 200 if success else 400)
@@ -51,7 +56,7 @@ async def body_of(request: web.Request) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise BadRequest(f"the body is no JSON: {error}") from None
     if not isinstance(found, dict):
-        raise BadRequest(f"the body is {type(found).__name__}, not a JSON object")
+        raise BadRequest(f"the body is {spelled(found)}, not a JSON object")
     # Only an escape can bring half of a surrogate pair, and few bodies have any.
     if b"\\u" in content and not is_text(json_format.dumps(found, ensure_ascii=False)):
         raise BadRequest("the body has half of a surrogate pair (\\ud800 to \\udfff); give whole characters")
@@ -77,7 +82,7 @@ def _fault(fault: Any) -> str:
     place = ".".join(map(str, fault["loc"]))
     if fault["type"] == "extra_forbidden":
         return f"{place} is not known here; leave it out"
-    given = "" if fault["type"] == "missing" else f" (given: {str(fault['input'])[:80]!r})"
+    given = "" if fault["type"] == "missing" else f" (given: {spelled(fault['input'])})"
     return f"{place}: {message}{given}"
 
 
@@ -97,7 +102,8 @@ def middleware(key: str) -> Any:
     @web.middleware
     async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
         if not allowed(request.path, request.headers.get("Authorization"), key):
-            return json({"error": "Unauthorized"}, 401)
+            where = "send the server's key in the header Authorization: Bearer KEY"
+            return json({"error": "Unauthorized", "message": where}, 401)
         try:
             return await handler(request)
         except (BadRequest, RequestRefused, TaskError, ModelError) as error:

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from reroll.api import GenerationRequest, SamplingParams
-from reroll.serving.http.answers import BadRequest, checked
+from reroll.serving.http.answers import BadRequest, checked, spelled
 
 MOST_SAMPLES = 4096
 """Of one prompt in one request; more would be a slip, and fill the memory."""
@@ -34,7 +34,7 @@ class Body(BaseModel):
                 if value is not None:
                     kept[name] = value
             elif value is not None and value != cls.not_built[name]:
-                raise ValueError(f"{name} = {str(value)[:80]!r} is not built into this server; leave it out")
+                raise ValueError(f"{name} = {spelled(value)} is not built into this server; leave it out")
         return kept
 
 

@@ -52,6 +52,7 @@ class Chat(Body):
         "prediction": None,
         "reasoning_effort": None,
         "web_search_options": None,
+        "store": False,
     }
 
     messages: list[dict[str, Any]] = Field(min_length=1)
@@ -70,7 +71,6 @@ class Chat(Body):
     stream: bool = False
     stream_options: StreamOptions = StreamOptions()
     response_format: ResponseFormat = ResponseFormat()
-    store: Literal[False] = False
     user: str | None = None
     """For the caller's own books."""
     metadata: dict[str, Any] | None = None
