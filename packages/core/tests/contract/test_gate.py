@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from reroll.api import Completion, VersionSpan
@@ -150,6 +150,7 @@ def test_spans_are_told_by_name_and_neighbours_of_one_name_are_one():
 @given(
     st.text("ab1\N{REPLACEMENT CHARACTER}", max_size=12), st.lists(st.text("ab", min_size=1, max_size=4), max_size=3)
 )
+@example("bba", ["ba"])
 def test_what_is_streamed_stays_whatever_follows(text, stops):
     def final(text):
         for stop in stops:

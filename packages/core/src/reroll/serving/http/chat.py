@@ -262,9 +262,9 @@ async def _pieces(served: Served, sampling: Sampling, request: GenerationRequest
 def _certain(text: str, stops: tuple[str, ...]) -> str:
     """The part of the text that stays, whatever follows."""
     text = text.rstrip(UNFINISHED)
+    if ends := [text.find(stop) for stop in stops if stop in text]:
+        return text[: min(ends)]
     for stop in stops:
-        if stop in text:
-            text = text[: text.find(stop)]
         for length in range(min(len(stop) - 1, len(text)), 0, -1):
             if text.endswith(stop[:length]):
                 text = text[:-length]
