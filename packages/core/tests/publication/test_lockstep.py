@@ -8,15 +8,19 @@ from hypothesis import strategies as st
 from reroll.publication.lockstep import Lockstep
 
 BUCKETS = 6
-DELAYS = st.lists(st.integers(0, 5), min_size=BUCKETS + 1, max_size=BUCKETS + 1)
+DELAYS = st.tuples(st.integers(0, 5), st.lists(st.integers(1, 5), min_size=BUCKETS, max_size=BUCKETS))
+"""Turns of the event loop: until a stream begins, and of each bucket, which takes one at least."""
+
+AT_ONCE = (0, [0] * BUCKETS)
 
 
 async def stream(lockstep, name, delays, sent):
-    await passes(delays[0])
+    begins, takes = delays
+    await passes(begins)
     with lockstep.among(name):
         for number in range(BUCKETS):
             await lockstep.turn(name, number)
-            await passes(delays[number + 1])
+            await passes(takes[number])
             sent.append((name, number))
 
 
@@ -35,7 +39,7 @@ def test_streams_that_are_under_way_are_never_more_than_a_bucket_apart(streams):
         )
         for name in names:
             assert [number for other, number in sent if other == name] == list(range(BUCKETS))
-        if all(delays[0] == 0 for delays in streams):
+        if all(begins == 0 for begins, _ in streams):
             assert [number for _, number in sent] == sorted(number for _, number in sent)
 
     asyncio.run(scenario())
@@ -45,13 +49,13 @@ def test_a_stream_that_is_stuck_or_has_failed_holds_nobody_up():
     async def scenario():
         lockstep, sent = Lockstep(0.05), []
         with lockstep.among("stuck"):
-            await stream(lockstep, "goes on", [0] * (BUCKETS + 1), sent)
+            await stream(lockstep, "goes on", AT_ONCE, sent)
             assert len(sent) == BUCKETS
             await lockstep.turn("stuck", 1)
         lockstep = Lockstep(60.0)
         try:
             with lockstep.among("fails"):
-                waits = asyncio.create_task(stream(lockstep, "waits", [0] * (BUCKETS + 1), sent))
+                waits = asyncio.create_task(stream(lockstep, "waits", AT_ONCE, sent))
                 await passes(20)
                 assert len(sent) == BUCKETS + 1
                 raise OSError
