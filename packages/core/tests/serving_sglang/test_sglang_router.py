@@ -67,7 +67,7 @@ async def load(engine, version, folder=MODEL):
 async def simulation(tmp_path, *options, **of_router):
     """Two engines on simulated servers behind a router, the servers' clients, and the router's URL."""
     async with AsyncExitStack() as stack:
-        options = (*options, "--vocabulary", "300", "--notice-disconnect", "60")
+        options = (*options, "--architecture", "Qwen3ForCausalLM", "--vocabulary", "300", "--notice-disconnect", "60")
         clients = [await stack.enter_async_context(simulated(*options, SIMULATED_API_KEY=KEY)) for number in range(2)]
         servers = [RealServer(str(client.session._base_url).rstrip("/"), KEY, None, None) for client in clients]
         context = routed(servers, tmp_path, **of_router)
