@@ -11,6 +11,8 @@ from pathlib import Path
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
+import psutil
+
 from reroll.models.files import resolve_model
 from reroll.serving.sglang.launcher import ServerLauncher
 from reroll.serving.sglang.server import ServerSettings
@@ -84,6 +86,15 @@ class RealServer:
             return self.status("/health") == 200
         except OSError:
             return False
+
+
+def servers_of(pid):
+    """Ids of the servers that a process, or one of its children, has launched: each leads a session of its own."""
+    return [
+        child.pid
+        for child in psutil.Process(pid).children(recursive=True)
+        if "bootstrap.py" in " ".join(child.cmdline()) and os.getsid(child.pid) == child.pid
+    ]
 
 
 def launch(count, folder, *options, **environment):

@@ -15,7 +15,7 @@ import psutil
 import pytest
 import tomli_w
 from driving import run_and_watch, session_of
-from real_sglang import KEY, MODEL, python, routed
+from real_sglang import KEY, MODEL, python, routed, servers_of
 from safetensors.torch import load_file, save_file
 from test_async import check_bounds, saved, versions
 
@@ -151,7 +151,7 @@ def test_a_server_that_is_killed_comes_back_or_ends_the_run_and_no_prompt_is_los
     try:
         metrics = output / "metrics.jsonl"
         _until(lambda: metrics.exists() and len(metrics.read_text().splitlines()) >= 3, training, 300)
-        servers = _servers_of(training.pid)
+        servers = servers_of(training.pid)
         victim = servers[0]
         os.kill(victim, signal.SIGKILL)
         killed = time.monotonic()
@@ -159,7 +159,7 @@ def test_a_server_that_is_killed_comes_back_or_ends_the_run_and_no_prompt_is_los
         back = time.monotonic() - killed
         steps = len(metrics.read_text().splitlines())
         _until(lambda: len(metrics.read_text().splitlines()) >= steps + 3, training, 120)
-        servers += _servers_of(training.pid)
+        servers += servers_of(training.pid)
     finally:
         training.send_signal(signal.SIGINT)
         training.wait(120)
@@ -189,11 +189,3 @@ def _restarts(metrics):
     lines = [json.loads(line) for line in metrics.read_text().splitlines()]
     whole = [line["publication/engines"] for line in lines if "publication/engines" in line][-1] == 2
     return sum(line.get("engines/restarts", 0) for line in lines) if whole else 0
-
-
-def _servers_of(pid):
-    return [
-        child.pid
-        for child in psutil.Process(pid).children(recursive=True)
-        if "bootstrap.py" in " ".join(child.cmdline())
-    ]

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import psutil
 import pytest
-from real_sglang import MODEL, ON_CPU, RealServer, python, settings
+from real_sglang import MODEL, ON_CPU, RealServer, python, servers_of, settings
 
 from reroll.api import EngineError, GenerationRequest, RequestRefused, SamplingParams, VersionSpan, WeightBucket
 from reroll.placement.local import LocalPlacement
@@ -310,11 +310,7 @@ def test_a_launched_server_that_is_killed_says_so_and_comes_back(tmp_path):
             assert await engine.weight_version() == 0
             lost = asyncio.create_task(engine.lost())
             tasks = await long_ones(engine, 0)
-            (pid,) = [
-                child.pid
-                for child in psutil.Process().children(recursive=True)
-                if "bootstrap.py" in " ".join(child.cmdline())
-            ]
+            (pid,) = servers_of(os.getpid())
             os.kill(pid, signal.SIGKILL)
             await asyncio.gather(*tasks, return_exceptions=True)
             assert "SIGKILL" in str(await lost)
