@@ -117,7 +117,10 @@ class Recovery:
                 f"engine {name!r} was lost, and is not started again: the trainer may be using its devices "
                 f"(placement.colocate): {reason}"
             ) from reason
-        self._warn(f"engine {name} was lost: {reason}. {self._until()}; {self._rest()}")
+        self._warn(
+            f"engine {name} was lost: {reason}. It has {self._timeout:g} s to be back (serving.recovery_timeout); "
+            f"{self._rest()}"
+        )
         patience = _Patience(self._timeout, "serving.recovery_timeout")
         last: Exception = reason
         for again in range(self._most - state.restarts):
@@ -156,9 +159,6 @@ class Recovery:
         self._warn(f"{text}. The run goes on without it; {self._rest()}")
         with suppress(Exception):  # it may be past all answers
             await state.engine.close()
-
-    def _until(self) -> str:
-        return f"It has {self._timeout:g} s to be back (serving.recovery_timeout)"
 
     def _rest(self) -> str:
         there = self._publisher.fleet.named(self._publisher.fleet.present())
