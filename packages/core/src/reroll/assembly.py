@@ -14,6 +14,7 @@ from reroll.api import (
     Engine,
     EngineContext,
     Placement,
+    PluginError,
     PromptFilter,
     RunContext,
     Seeds,
@@ -87,8 +88,9 @@ async def open_session(
     run_seed, data_seed, rollout_seed = seeds(run)
     files = resolve_model(run.get(ModelSection).path)
     renderer = Renderer(files, run.get(ModelSection).chat_template_text())
-    filters: dict[str, PromptFilter] = {item.name: run.make("prompt_filters", item) for item in data.prompt_filters}
+    filters = _prompt_filters(run)
     for prompt_filter in filters.values():
+        prompt_filter.warn = display.warn
         prompt_filter.prepare()
     context = make_context(run, files, renderer, start, Seeds(run_seed, data_seed, rollout_seed), filters)
     write_whole(output / RUN_FILE, tomli_w.dumps(run.to_toml()))
@@ -99,8 +101,10 @@ async def open_session(
         parts.callback(trackers.close)
         trackers.open(context)
         writers = [] if replayed else [given.cls for given in run.plugins.all("record_writers").values()]
-        events = GroupEvents(writers, run)
+        events = GroupEvents(writers, run, display.line)
         parts.callback(events.close)
+        for prompt_filter in filters.values():
+            prompt_filter.open(context)  # before anything is begun, since it may refuse the run
         events.open(context)
         placement: Placement = run.make("placements", run.get(PlacementSection).backend)
         placement.on_death = on_death
@@ -123,8 +127,6 @@ async def open_session(
             failure_policy=rollout.failure_policy,
             rollout_seed=rollout_seed,
         )
-        for prompt_filter in filters.values():
-            prompt_filter.open(context)
         cursor = _cursor(run, renderer, filters, data_seed)
         gate = HeldAdmission(admission)
         publisher = _publisher(run, trainer, engines, router, gate, display)
@@ -180,6 +182,23 @@ async def _go_on(session: Session, resumed: Resumed) -> None:
         done = session.context.start_rollout_id
         session.display.line(f"{done} collections are trained on: raise rollout.num_rollout above it to go on")
     await session.publisher.publish(session.trainer.version)
+
+
+def _prompt_filters(run: LoadedRunFile) -> dict[str, PromptFilter]:
+    """Those that the run file lists, then those that ask to be part of it."""
+    filters: dict[str, PromptFilter] = {
+        item.name: run.make("prompt_filters", item) for item in run.get(DataSection).prompt_filters
+    }
+    for name, given in run.plugins.all("prompt_filters").items():
+        if name in filters:
+            continue
+        try:
+            made = given.cls.from_run(run)
+        except Exception as error:
+            raise PluginError(f"prompt filter {name!r} of {given.distribution} cannot be asked: {error}") from error
+        if made is not None:
+            filters[name] = made
+    return filters
 
 
 def _cursor(run: LoadedRunFile, renderer: Renderer, filters: Mapping[str, PromptFilter], seed: int) -> Cursor:

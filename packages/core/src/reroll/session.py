@@ -354,6 +354,7 @@ class Session:
         consumed = [age for item, age in zip(collection.groups, ages, strict=True) if item.passed]
         metrics = collection_metrics(decided, consumed) | training_metrics(steps) | self.events.metrics()
         metrics["rollout/collections"] = collection.rollout_id + 1
+        metrics["rollout/skipped_prompts"] = self.cursor.skipped.total()
         metrics |= pipeline_metrics(self.events.ledger.summary(), self.events.retried) | now.since(before)
         if publication:
             summary.publication_seconds += publication.seconds

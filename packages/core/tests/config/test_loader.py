@@ -296,3 +296,12 @@ def test_an_engine_that_is_too_small_for_the_lengths_is_refused(tmp_path, plugin
 
 def test_one_override_sets_one_key(tmp_path, plugins):
     assert "not a TOML value" in "\n".join(map(str, faults(tmp_path, plugins, GOOD, 'run.name="a"\nfoo=1')))
+
+
+def test_a_section_of_another_package_reads_values_by_their_keys(tmp_path, plugins):
+    run = load(tmp_path, plugins, GOOD + "[async]\nfully_async = true\nmax_weight_staleness = 1\n")
+    assert run.value("async.fully_async") is True
+    assert run.value("serving.engine.name") == "local"
+    for key in ("nothing.here", "async.nothing", "async.model_config"):
+        with pytest.raises(KeyError):
+            run.value(key)

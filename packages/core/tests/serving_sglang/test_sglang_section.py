@@ -246,3 +246,20 @@ def meant(option, value):
     if option.kind.startswith("json") and isinstance(value, str):
         return json.loads(value)
     return value
+
+
+@pytest.mark.parametrize(
+    ("serving", "options", "expected"),
+    [
+        ({}, {}, False),
+        ({}, {"enable_deterministic_inference": True}, True),
+        ({"urls": ["http://127.0.0.1:30000"]}, {}, None),
+        ({"engine": "local"}, {}, True),
+    ],
+)
+def test_whether_a_seed_makes_a_response_is_known_of_a_run_file(tmp_path, plugins, serving, options, expected):
+    path = tmp_path / "run.toml"
+    path.write_text(tomli_w.dumps({**BASE, "serving": {"engine": "sglang", **serving}, "sglang": options}))
+    run = load_run_file(path, [], plugins)
+    engine = run.component("engines", run.value("serving.engine.name"))
+    assert engine.deterministic(engine.Config(), run) is expected

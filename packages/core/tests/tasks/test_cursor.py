@@ -60,8 +60,39 @@ def test_skipped_prompts_are_moved_past_and_counted():
 
 
 def test_nothing_left_to_dispatch_is_an_error_not_an_endless_loop():
-    with pytest.raises(TaskError, match=r"no task of 'numbers' can be dispatched \(too_long: 3\)"):
+    with pytest.raises(TaskError, match=r"can be dispatched: all of them are skipped \(too_long: 3\)"):
         cursor(Numbers(3), max_prompt_len=0).take()
+
+
+class SkipAll(PromptFilter):
+    name = "skip_all"
+
+    def skip(self, task, rendered):
+        return "known"
+
+
+class Endless(Streaming):
+    def __iter__(self):
+        return map(Numbers(10).task, itertools.cycle(range(10)))
+
+
+def test_an_endless_set_of_which_everything_is_skipped_is_an_error_not_an_endless_loop(monkeypatch):
+    monkeypatch.setattr("reroll.tasks.cursor.MOST_SKIPPED", 500)
+    walk = cursor(Endless(0), filters={"skip_all": SkipAll()})
+    with pytest.raises(TaskError, match=r"500 prompts of 'numbers' in a row: .* \(skip_all: known: 500\)"):
+        walk.take()
+
+
+def test_a_filter_that_is_new_after_a_resume_skips_unfinished_dispatches_too():
+    walk = cursor(Numbers(20), epochs=1)
+    taken = take(walk, 8)
+    walk.give_back(taken[0])
+    state = walk.state(taken[1:])
+    again = cursor(Numbers(20), epochs=1, filters={"skip_odd": SkipOdd()})
+    again.restore(state)
+    given = rows(take(again, 100))
+    assert sorted(given) == list(range(0, 20, 2))
+    assert again.skipped == {"skip_odd: odd": 10}
 
 
 def test_streaming_sets_keep_their_order():

@@ -29,6 +29,8 @@ class Protocol:
             `generation_config.json`; empty where there is none.
         verifiers: verifier name → distribution, version, weight and options.
         failure_policy: what becomes of a response whose verifier failed.
+        deterministic_inference: whether a response follows from weights, prompt and its sampling seed, so that two
+            with one seed are one observation; None where it is not known.
     """
 
     sampling: Mapping[str, Any]
@@ -40,6 +42,7 @@ class Protocol:
     generation_config_sha256: str
     verifiers: Mapping[str, Any]
     failure_policy: str | float
+    deterministic_inference: bool | None
 
 
 @dataclass(frozen=True)
@@ -52,7 +55,9 @@ class RunContext:
         start_rollout_id: first collection of this attempt; start_version: completed optimizer steps before it.
         source: what the run is for: `train`.
         data: the training task set, as the run file selects it.
-        checkpoint: file name → size, modification time and, for JSON files, SHA-256.
+        model: the starting checkpoint, as the run file names it.
+        checkpoint: its files: name → size, modification time and, for JSON files, SHA-256.
+        loaded: the folder of the checkpoint that this start goes on from; None where it begins with `model`.
         filters: prompt-filter name → fingerprint.
     """
 
@@ -61,6 +66,7 @@ class RunContext:
     attempt: str
     fresh: bool
     start_rollout_id: int
+    model: str
     checkpoint: Mapping[str, Mapping[str, Any]]
     protocol: Protocol
     seeds: Seeds
@@ -68,7 +74,9 @@ class RunContext:
     data: Any
     source: str = "train"
     start_version: int = 0
+    loaded: Path | None = None
     filters: Mapping[str, str] = field(default_factory=dict)
 
     def to_json(self) -> dict[str, Any]:
-        return {**asdict(self), "output": str(self.output)}
+        loaded = None if self.loaded is None else str(self.loaded)
+        return {**asdict(self), "output": str(self.output), "loaded": loaded}

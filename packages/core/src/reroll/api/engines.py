@@ -212,6 +212,12 @@ class Engine(Component):
         """Why an engine with this configuration could not serve `context_len` tokens of prompt and response."""
         return []
 
+    @classmethod
+    def deterministic(cls, config: Any, run: RunFile) -> bool | None:
+        """Whether a response follows from weights, prompt and its sampling seed, so that one seed drawn twice is one
+        observation; None where that is not known."""
+        return None
+
     @abstractmethod
     async def generate(self, request: GenerationRequest) -> Completion:
         """Continues `request.input_ids`.

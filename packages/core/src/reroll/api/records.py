@@ -54,3 +54,7 @@ class RecordWriter(Component):
     @abstractmethod
     def close(self, timeout: float) -> None:
         """Writes what is queued, for at most `timeout` seconds."""
+
+    def closing_line(self) -> str:
+        """What it kept and where, told to the user at the end of the run, after `close`; empty for nothing."""
+        return ""

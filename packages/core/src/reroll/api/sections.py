@@ -20,6 +20,10 @@ class RunFile(Protocol):
     def get(self, section: type[SectionT]) -> SectionT:
         """The loaded section of that class."""
 
+    def value(self, key: str) -> Any:
+        """The value of a dotted key, such as `async.fully_async`; for sections of another package. KeyError where
+        there is no such key."""
+
     def component(self, hook: str, name: str) -> type[Component]:
         """The class that a plugin gives under `name` for `hook` (without the prefix `reroll_`)."""
 

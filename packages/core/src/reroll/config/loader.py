@@ -41,6 +41,15 @@ class LoadedRunFile:
     def get(self, section: type[SectionT]) -> SectionT:
         return cast(SectionT, self.sections[section.section])
 
+    def value(self, key: str) -> Any:
+        section, *path = key.split(".")
+        found: Any = self.sections[section]
+        for name in path:
+            if name not in type(found).model_fields:
+                raise KeyError(key)
+            found = getattr(found, name)
+        return found
+
     def component(self, hook: str, name: str) -> type[Component]:
         return cast(type[Component], self.plugins.get(hook, name).cls)
 

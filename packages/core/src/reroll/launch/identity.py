@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import Any, cast
 
-from reroll.api import PromptFilter, Protocol, RunContext, Seeds
+from reroll.api import Engine, PromptFilter, Protocol, RunContext, Seeds
 from reroll.config import LoadedRunFile
 from reroll.config.run import RunSection
 from reroll.launch.start import Start
+from reroll.models.config import ModelSection
 from reroll.models.files import ModelFiles
 from reroll.rollouts.config import RolloutSection
+from reroll.serving.config import ServingSection
 from reroll.tasks.config import DataSection
 from reroll.tasks.render import Renderer
 
@@ -27,6 +29,8 @@ def make_context(
     """The run's identity, made once a start."""
     state = start.resumed.state if start.resumed else None
     data, rollout, settings = run.get(DataSection), run.get(RolloutSection), run.to_toml()
+    serving = run.get(ServingSection).engine
+    engine = cast(type[Engine], run.component("engines", serving.name))
     judges: dict[str, Any] = {}
     for item in data.verifiers:
         given = run.plugins.get("verifiers", item.name)
@@ -45,7 +49,9 @@ def make_context(
         fresh=state is None,
         start_rollout_id=state.collection if state else 0,
         start_version=state.version if state else 0,
+        model=run.get(ModelSection).path,
         checkpoint=files.inventory(),
+        loaded=start.resumed.folder if start.resumed else None,
         protocol=Protocol(
             sampling=sampling,
             max_context=rollout.max_context,
@@ -56,6 +62,7 @@ def make_context(
             generation_config_sha256=files.generation_config_sha256,
             verifiers=judges,
             failure_policy=rollout.failure_policy,
+            deterministic_inference=engine.deterministic(engine.Config(**serving.options), run),
         ),
         seeds=seeds,
         output=start.output,

@@ -18,10 +18,16 @@ logger = logging.getLogger("reroll")
 
 
 class GroupEvents:
-    """Keeps the ledger and tells record writers. A writer that fails is logged once and left alone after that:
-    recording never touches training."""
+    """Keeps the ledger and tells record writers. A writer that fails is logged once, with a word to the user, and left
+    alone after that: recording never touches training."""
 
-    def __init__(self, writers: Sequence[type[RecordWriter]], run: RunFile) -> None:
+    def __init__(
+        self,
+        writers: Sequence[type[RecordWriter]],
+        run: RunFile,
+        say: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self._say = say
         self.ledger = Ledger()
         self.filtered: Counter[str] = Counter()
         self.retried = 0
@@ -32,8 +38,9 @@ class GroupEvents:
         for cls in writers:
             try:
                 writer = cls.from_run(run)
-            except (Exception, SystemExit):
+            except (Exception, SystemExit) as error:
                 logger.exception("record writer %r could not be made and records nothing", cls.name)
+                say(f"warning: record writer {cls.name!r} could not be made and records nothing: {error}")
             else:
                 self._writers += [writer] if writer is not None else []
 
@@ -92,11 +99,17 @@ class GroupEvents:
 
     def close(self, timeout: float = 30.0) -> None:
         self._tell(lambda writer: writer.close(timeout))
+        self._tell(self._say_closing)
+
+    def _say_closing(self, writer: RecordWriter) -> None:
+        if line := writer.closing_line():
+            self._say(line)
 
     def _tell(self, event: Callable[[RecordWriter], Any]) -> None:
         for writer in list(self._writers):
             try:
                 event(writer)
-            except (Exception, SystemExit, asyncio.CancelledError):
+            except (Exception, SystemExit, asyncio.CancelledError) as error:
                 logger.exception("record writer %r failed and records nothing further", writer.name)
+                self._say(f"warning: record writer {writer.name!r} failed and records nothing further: {error}")
                 self._writers.remove(writer)

@@ -13,6 +13,9 @@ from reroll.api import CheckpointError, PluginError, PromptFilter, RenderedPromp
 from reroll.tasks.state import check_schema, counts, entries, number
 
 SCHEMA = 1
+MOST_SKIPPED = 100_000
+"""Prompts of a streaming set that are skipped in a row until the run is ended for it: such a set has no whole that
+could have been skipped, and may never end."""
 
 
 @dataclass(frozen=True)
@@ -124,9 +127,17 @@ class Cursor:
 
         self._attempts = counts("cursor.attempts", state.get("attempts"))
         self.skipped = counts("cursor.skipped", state.get("skipped"))
-        self._again.extend(map(dispatch, again, attempts))
-        self._given_back.extend(dispatch(place, 0) for place in given_back)
+        # What a filter of now skips is not dispatched once more, whatever filters there were then.
+        self._again.extend(self._kept(map(dispatch, again, attempts)))
+        self._given_back.extend(self._kept(dispatch(place, 0) for place in given_back))
         self._epoch, self._position = epoch, position
+
+    def _kept(self, dispatches: Iterable[Dispatch]) -> Iterator[Dispatch]:
+        for found in dispatches:
+            if reason := self._skip(found.task, found.rendered):
+                self.skipped[reason] += 1
+            else:
+                yield found
 
     def _order_settings(self) -> dict[str, Any]:
         """What the order of the walk follows from."""
@@ -157,18 +168,28 @@ class Cursor:
     def _prompts(self) -> Iterator[Dispatch]:
         while self._epochs is None or self._epoch < self._epochs:
             kept = self._position > 0  # in mid-epoch the walk stands nowhere but behind a prompt that it gave
+            in_a_row = 0
             for index, task in self._order(self._epoch, self._position):
                 self._position += 1
                 rendered = self._render(task)
                 if reason := self._skip(task, rendered):
                     self.skipped[reason] += 1
+                    in_a_row += 1
+                    if in_a_row == MOST_SKIPPED and self._size() is None:
+                        raise TaskError(f"{in_a_row} prompts of {self._task_set.name!r} in a row: {self._reasons()}")
                     continue
-                kept = True
+                kept, in_a_row = True, 0
                 yield Dispatch(task, rendered, 0, Place(self._epoch, index))
             if not kept:
-                reasons = ", ".join(f"{reason}: {count}" for reason, count in self.skipped.items()) or "it is empty"
-                raise TaskError(f"no task of {self._task_set.name!r} can be dispatched ({reasons})")
+                raise TaskError(f"no task of {self._task_set.name!r} can be dispatched: {self._reasons()}")
             self._epoch, self._position = self._epoch + 1, 0
+
+    def _reasons(self) -> str:
+        """Why prompts were skipped since the run began, for one that can dispatch nothing."""
+        if not self.skipped:
+            return "it is empty"
+        listed = ", ".join(f"{reason}: {count}" for reason, count in self.skipped.most_common())
+        return f"all of them are skipped ({listed})"
 
     def _order(self, epoch: int, position: int) -> Iterator[tuple[int, Task]]:
         """Index and task from `position` on."""

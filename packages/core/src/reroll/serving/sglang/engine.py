@@ -19,6 +19,7 @@ from reroll.api import (
     EngineError,
     EngineUnavailable,
     GenerationRequest,
+    RunFile,
     WeightBucket,
     WeightGroup,
     WeightStream,
@@ -75,6 +76,16 @@ class SGLangEngine(Engine):
         # Requests, by the limit that ends the wait for them, and whether they were sent.
         self._asked: dict[Timeout, bool] = {}
         self._resuming: Task[None] | None = None
+
+    @classmethod
+    def deterministic(cls, config: Any, run: RunFile) -> bool | None:
+        """As `[sglang]` says; of servers that run already it is not known."""
+        from reroll.serving.config import ServingSection
+        from reroll.serving.sglang.section import SGLangSection
+
+        if run.get(ServingSection).urls:
+            return None
+        return bool(run.get(SGLangSection).by_name().get("enable_deterministic_inference", False))
 
     @classmethod
     async def start(cls, config: Any, context: EngineContext) -> SGLangEngine:
