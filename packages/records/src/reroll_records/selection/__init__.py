@@ -1,0 +1,1 @@
+"""`reroll records select`, and the filter that skips by its tables."""
