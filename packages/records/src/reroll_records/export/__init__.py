@@ -1,0 +1,1 @@
+"""`reroll records export`."""
