@@ -52,3 +52,22 @@ def test_the_client_benchmark_measures_every_way_to_ask(tmp_path):
     assert numbers["results"][0]["in_flight"] == 20
     assert set(numbers["results"][0]["ratios"]) == {"client", "engine", "router"}
     assert set(numbers["memory_kib"]) == {"bare", "client", "engine", "router"}
+
+
+@pytest.mark.slow
+def test_the_record_benchmarks_measure_runs_and_summaries(tmp_path):
+    file = tmp_path / "numbers.json"
+    command = [sys.executable, str(BENCHMARKS / "records.py"), "--pairs", "1", "--steps", "3", "--json", str(file)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert "with records / without" in ended.stdout, ended.stderr
+    (pair,) = json.loads(file.read_text())["pairs"]
+    assert pair["with"]["rows"] > 0 and pair["without"]["rows"] == pair["with"]["lost"] == 0
+    options = ["--rows", "2000", "--prompts", "100", "--rounds", "1", "--json", str(file)]
+    ended = subprocess.run(
+        [sys.executable, str(BENCHMARKS / "records_summarize.py"), *options],
+        capture_output=True,
+        text=True,
+        timeout=200,
+    )
+    assert ended.returncode == 0, ended.stderr
+    assert json.loads(file.read_text())
