@@ -17,13 +17,16 @@ from reroll.api import Component
 from reroll.api.selection import Selection
 from reroll.plugins.manager import load_plugins
 
+OWN = ("reroll-records",)
+"""Packages beside core that bring sections."""
 PAGE = Path(__file__).with_name("configuration.md")
 
 INTRODUCTION = """# Configuration
 
 <!-- Written by docs/make_configuration.py; change the docstrings of the sections instead. -->
 
-Every key of a run file that core gives, then the options of its components. `reroll plan` shows what a file resolves
+Every key of a run file that core gives, and where a heading says so a package of its own; then the options of core's
+components. `reroll plan` shows what a file resolves
 to. A key without a default must be given; `unset` means that the key has a meaning of its own when it is left out.
 """
 
@@ -86,10 +89,11 @@ def page() -> str:
     parts = [INTRODUCTION]
     for name in manager.names("config_sections"):
         given = manager.get("config_sections", name)
-        if given.distribution != "reroll":
+        if given.distribution not in ("reroll", *OWN):
             continue
+        package = f" ({given.distribution})" if given.distribution in OWN else ""
         body = table(given.cls) if given.cls.model_fields else f"{inspect.getdoc(given.cls)}\n"
-        parts.append(f"## `[{name}]`\n\n{body}")
+        parts.append(f"## `[{name}]`{package}\n\n{body}")
         parts += [f"### `{inner.__name__}`, inside `[{name}]`\n\n{table(inner)}" for inner in nested(given.cls)]
     parts.append("## Options of components\n")
     for hook in ("task_sets", "verifiers", "engines", "placements", "transports", "advantages", "corrections"):

@@ -369,9 +369,8 @@ def driving_tasks(rows):
 
 def test_a_run_that_cannot_record_says_so_and_trains(run_file, tmp_path, capfd):
     (tmp_path / "file").touch()
-    seen = run_and_watch(
-        run_file(), tmp_path / "out", *ASYNC, "records.enabled=true", f"records.root={str(tmp_path / 'file' / 'x')!r}"
-    )
+    records = ["records.enabled=true", f"records.root={str(tmp_path / 'file' / 'x')!r}"]
+    seen = run_and_watch(run_file(), tmp_path / "out", *ASYNC, *records, "rollout.group_filters=[]")
     assert seen.summary.steps == 3
     told = capfd.readouterr().err
     assert told.count("record writer 'records' failed and records nothing further") == 1
