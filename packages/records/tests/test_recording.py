@@ -36,7 +36,7 @@ MAKER = RowMaker("protocol", 7, 0.0, fresh=True, frozen=False)
 
 
 def row(group, decision=PASSED, maker=MAKER):
-    return maker.row(group.observation_id, group, decision)
+    return GroupRow.from_json(maker.row(group.observation_id, group, decision))
 
 
 def response(trace, reward=1.0, maker=MAKER):

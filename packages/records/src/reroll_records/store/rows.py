@@ -272,14 +272,19 @@ def outcome(rewards: Any) -> Outcome:
 
 
 def validity(states: Mapping[str, str]) -> Validity:
+    """As `is_valid`, with the states."""
+    return Validity(is_valid(states), states)
+
+
+def is_valid(states: Mapping[str, str]) -> bool | None:
     """A failed component decides, then an unknown one. Without any component nothing is known."""
     valid = True if states else None
     for state in states.values():
         if state == UNKNOWN_STATE:
             valid = None
         elif state not in VALID_STATES:
-            return Validity(False, states)
-    return Validity(valid, states)
+            return False
+    return valid
 
 
 def _response(item: Mapping[str, Any]) -> ResponseRow:
