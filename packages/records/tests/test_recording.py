@@ -28,8 +28,8 @@ from records_cases import (
 
 from reroll_records.store.identity import digest, identify
 from reroll_records.store.lines import parse
-from reroll_records.store.rows import GroupRow, validity
-from reroll_records.writing.recording import RowMaker, encode
+from reroll_records.store.rows import GROUP_FIELDS, RESPONSE_FIELDS, GroupRow, validity
+from reroll_records.writing.recording import RowMaker
 
 TASK = Task("what?", {"math": "4"}, "numbers", 0, "0")
 MAKER = RowMaker("protocol", 7, 0.0, fresh=True, frozen=False)
@@ -45,7 +45,7 @@ def response(trace, reward=1.0, maker=MAKER):
 
 def test_a_group_row_has_every_field_of_the_table():
     group = make_group(4, (0.0, 1.0), attempt=2)
-    written = json.loads(encode(row(group).to_json()))
+    written = json.loads(MAKER.line(group.observation_id, group, PASSED))
     identity = identify(group.task, group.rendered, "protocol")
     responses = written.pop("responses")
     assert written.pop("time") > 1e9
@@ -172,23 +172,31 @@ def test_a_response_says_how_it_ended(stop, status, truncated):
 
 @pytest.mark.parametrize("reward", [float("nan"), float("inf"), -float("inf"), 1e19])
 def test_what_json_has_no_number_for_is_no_reward(reward):
-    found = row(
-        make_group(0, (reward, 1.0), traces=[make_trace(TASK, Verdict(reward)), make_trace(TASK, Verdict(1.0))])
-    )
+    group = make_group(0, (reward, 1.0), traces=[make_trace(TASK, Verdict(reward)), make_trace(TASK, Verdict(1.0))])
+    found = GroupRow.from_json(parse(MAKER.line(group.observation_id, group, PASSED)))
     assert found.responses[0].reward is None and found.responses[0].validity.valid is None
-    assert parse(encode(found.to_json())) is not None
 
 
 @given(st.text(st.characters()), st.floats(-1e18, 1e18) | st.none(), st.integers(0, 2**63 - 1))
 def test_what_is_written_is_read_back(text, reward, seed):
     group = make_group(0, (reward,), traces=[make_trace(TASK, Verdict(reward), text=text)])
     group.seeds = [seed]
-    made = row(group, maker=replace(MAKER, sample_rate=1.0))
-    line = encode(made.to_json())
+    maker = replace(MAKER, sample_rate=1.0)
+    made, line = row(group, maker=maker), maker.line(group.observation_id, group, PASSED)
     assert b"\n" not in line
+    assert list(json.loads(line)) == ["kind", "schema", *GROUP_FIELDS, "prompt"]
+    assert list(json.loads(line)["responses"][0]) == list(RESPONSE_FIELDS)
     read = GroupRow.from_json(parse(line))
     same = text.encode("utf-8", "replace").decode()
-    assert read == replace(made, responses=[replace(made.responses[0], response=same)])
+    assert read == replace(made, responses=[replace(made.responses[0], response=same)], time=read.time)
+
+
+@pytest.mark.parametrize("weight", [float("nan"), float("inf"), 1e300])
+def test_a_weight_that_no_row_can_hold_is_no_other_weight(weight):
+    group = make_group(0)
+    group.verifier_weights = {"math": weight}
+    with pytest.raises(ValueError, match="a weight without bounds"):
+        MAKER.line(group.observation_id, group, PASSED)
 
 
 def test_responses_off_keeps_outcomes_alone(tmp_path):

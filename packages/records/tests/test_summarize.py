@@ -17,6 +17,7 @@ from written_store import consumed, expired, group, manifest, response, write
 
 sys.path.insert(0, str(Path(__file__).parent))
 from odd_stores import build, plain, stores
+from records_cases import PASSED, make_group
 
 from reroll_records.aggregation import aggregate
 from reroll_records.store import forms
@@ -25,7 +26,7 @@ from reroll_records.store.lines import parse
 from reroll_records.summary import duck_aggregate as ducks
 from reroll_records.summary import duck_rows, totals
 from reroll_records.summary.summarize import summarize, write_parquet
-from reroll_records.writing.recording import encode
+from reroll_records.writing.recording import RowMaker, encode
 
 FILES = ("prompts.jsonl", "tokens.json", "summary.json")
 
@@ -137,8 +138,11 @@ def test_what_a_writer_writes_has_the_form():
         consumed("o"),
         expired("o"),
     ]
-    for row in rows:
-        assert totals.Totals([totals.Provenance("l", "p")]).add_line(0, line(row)[:-1]), line(row)
+    made = make_group(3, (0.0, 1.0, None))
+    lines = [line(row)[:-1] for row in rows]
+    lines += [RowMaker("p", 7, rate, True, False).line("o", made, PASSED) for rate in (0.0, 1.0)]
+    for text in lines:
+        assert totals.Totals([totals.Provenance("l", "p")]).add_line(0, text), text
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=30))

@@ -82,10 +82,12 @@ class RowMaker:
                 that no reader takes.
         """
         row = self.row(observation_id, group, decision)
-        if not is_row(row | {"responses": []}):  # what comes from elsewhere; the types of responses are made here
+        weights = group.verifier_weights.values()
+        # What comes from elsewhere is checked; the other types of responses are made here.
+        if not is_row(row | {"responses": []}) or not all(-LARGEST < weight < LARGEST for weight in weights):
             raise ValueError(
                 f"task {group.task.key}: a value of the group has no place in a record, such as a source_row that is "
-                "no whole number below 2^63, or a reason that is no text"
+                "no whole number below 2^63, a reason that is no text, or a weight without bounds"
             )
         return encode(row)
 
@@ -161,8 +163,7 @@ class RowMaker:
             verdict = verdicts.get(name)
             states[name] = state(verdict)
             if verdict is not None:
-                score, weight = finite(verdict.score), finite(weights.get(name, 1.0))
-                components.append({"name": name, "score": score, "weight": 0.0 if weight is None else weight})
+                components.append({"name": name, "score": finite(verdict.score), "weight": weights.get(name, 1.0)})
         row = {
             "index": index,
             "reward": finite(reward),
