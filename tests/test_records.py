@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from killing import kill_when, run_to_end, whole
 from simulated_parts import MODES, Recorder
 from simulation import Scenario, simulate
+from written_store import snippet_rewards
 
 from reroll.api import RerollError
 from reroll.models.files import resolve_model
@@ -191,16 +192,13 @@ def test_every_record_state_occurs_in_a_real_run(eventful):
 
 
 def test_the_specifications_reading_snippet_works_as_it_stands(eventful):
-    source = (Path(__file__).parent / "reading_snippet.py").read_text()
     (lineage,) = eventful.iterdir()
-    found = {}
-    exec(source.replace("/weka/.../inference-records/<lineage>", str(lineage)), found)
     expected = defaultdict(list)
     for row in groups_of(eventful):
         for item in row["responses"]:
             if item["validity"]["valid"] is True and item["policy_scope"] == "start_checkpoint":
                 expected[row["input_key"]].append(item["reward"])
-    assert found["rewards"] == expected and expected
+    assert snippet_rewards(lineage) == expected and expected
 
 
 # Selection: evidence of real runs, then one that skips by it

@@ -6,7 +6,10 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from reroll_records.store.layout import Store
 from reroll_records.store.rows import DispositionRow, GroupRow, ResponseRow, RewardComponent, validity
+from reroll_records.store.snapshot import Input, changed
+from reroll_records.store.sources import hashed, snapshot
 
 LINEAGE = "00c0ffee00c0ffee"
 
@@ -187,3 +190,21 @@ def exported_rows(folder: Path) -> list[dict[str, Any]]:
         found = connection.execute("FROM read_parquet(?)", [[str(file) for file in files]])
         names = [column[0] for column in found.description]
         return [dict(zip(names, values, strict=True)) for values in found.fetchall()]
+
+
+def take(store: Store) -> list[Input]:
+    """A store's input snapshot, as a table or a summary says it."""
+    return [Input.from_json(found) for found in hashed(snapshot(store).inputs, threads=1)]
+
+
+def changes(store: Store, inputs: Sequence[Input]) -> list[str]:
+    """A sentence for each input that is no longer as it was."""
+    return [f"{recorded.path} {told}" for recorded, told in changed(store, inputs)]
+
+
+def snippet_rewards(lineage: Path) -> Any:
+    """What the specification's reading snippet finds in a lineage's folder; it runs as it stands, but for the path."""
+    source = (Path(__file__).parent / "reading_snippet.py").read_text()
+    found: dict[str, Any] = {}
+    exec(source.replace("/weka/.../inference-records/<lineage>", str(lineage)), found)
+    return found["rewards"]

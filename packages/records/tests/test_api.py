@@ -1,4 +1,3 @@
-import json
 import subprocess
 import sys
 import tracemalloc
@@ -6,7 +5,7 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
-from written_store import LINEAGE, compact, consumed, expired, key, manifest, write
+from written_store import LINEAGE, compact, consumed, expired, key, manifest, snippet_rewards, write
 from written_store import group as scored
 from written_store import response as made
 
@@ -31,14 +30,7 @@ def store(tmp_path):
 
 
 def test_the_reading_snippet_of_the_specification_works_on_a_store_as_it_stands(store):
-    rewards = defaultdict(list)
-    for path in Path(store, LINEAGE).glob("*/records-*.jsonl"):
-        for row in map(json.loads, path.open()):
-            if row["kind"] != "group":
-                continue
-            for response in row["responses"]:
-                if response["validity"]["valid"] is True and response["policy_scope"] == "start_checkpoint":
-                    rewards[row["input_key"]].append(response["reward"])
+    rewards = snippet_rewards(Path(store, LINEAGE))
     assert rewards == {key("x"): [0.0, 1.0], key("y"): [1.0]}
 
     by_package = defaultdict(list)

@@ -17,6 +17,7 @@ import pytest
 import written_store
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from written_store import changes, take
 
 from reroll_records.compaction import conversion
 from reroll_records.compaction.compact import Options, _delete, compact
@@ -28,7 +29,6 @@ from reroll_records.store.database import COLUMNS
 from reroll_records.store.layout import StoreError, scan
 from reroll_records.store.lines import complete_lines, parse
 from reroll_records.store.liveness import hold
-from reroll_records.store.snapshot import changes, take
 
 SOURCES = Path(__file__).parents[1] / "src"
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(SOURCES)}

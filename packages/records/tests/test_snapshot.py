@@ -7,10 +7,11 @@ import sys
 
 import duckdb
 import pytest
+from written_store import changes, take
 
 from reroll_records.store.compacted import ForeignFileError, origin_of
 from reroll_records.store.layout import scan
-from reroll_records.store.snapshot import Input, changes, take
+from reroll_records.store.snapshot import Input
 
 MANIFEST = {
     "kind": "manifest",

@@ -88,10 +88,7 @@ async def open_session(
     run_seed, data_seed, rollout_seed = seeds(run)
     files = resolve_model(run.get(ModelSection).path)
     renderer = Renderer(files, run.get(ModelSection).chat_template_text())
-    filters = _prompt_filters(run)
-    for prompt_filter in filters.values():
-        prompt_filter.warn = display.warn
-        prompt_filter.prepare()
+    filters = _prompt_filters(run, display.warn)
     context = make_context(run, files, renderer, start, Seeds(run_seed, data_seed, rollout_seed), filters)
     write_whole(output / RUN_FILE, tomli_w.dumps(run.to_toml()))
     (output / "context.json").write_text(json.dumps(context.to_json(), indent=2) + "\n", "utf-8")
@@ -151,10 +148,7 @@ async def open_session(
             events=events,
             objective=run.get(ObjectiveSection),
             advantage=run.make("advantages", run.get(ObjectiveSection).advantage_estimator),
-            evaluators=[
-                Evaluator(item, run.make("task_sets", item.task_set), maker, rollout)
-                for item in ([] if replayed else run.get(EvalSection).sets)
-            ],
+            evaluators=[] if replayed else _evaluators(run, maker),
             trainer=trainer,
             engines=engines,
             publisher=turns or publisher,
@@ -184,8 +178,8 @@ async def _go_on(session: Session, resumed: Resumed) -> None:
     await session.publisher.publish(session.trainer.version)
 
 
-def _prompt_filters(run: LoadedRunFile) -> dict[str, PromptFilter]:
-    """Those that the run file lists, then those that ask to be part of it."""
+def _prompt_filters(run: LoadedRunFile, warn: Callable[[str], None]) -> dict[str, PromptFilter]:
+    """Those that the run file lists, then those that ask to be part of it, all of them prepared."""
     filters: dict[str, PromptFilter] = {
         item.name: run.make("prompt_filters", item) for item in run.get(DataSection).prompt_filters
     }
@@ -198,7 +192,15 @@ def _prompt_filters(run: LoadedRunFile) -> dict[str, PromptFilter]:
             raise PluginError(f"prompt filter {name!r} of {given.distribution} cannot be asked: {error}") from error
         if made is not None:
             filters[name] = made
+    for prompt_filter in filters.values():
+        prompt_filter.warn = warn
+        prompt_filter.prepare()
     return filters
+
+
+def _evaluators(run: LoadedRunFile, maker: GroupMaker) -> list[Evaluator]:
+    rollout = run.get(RolloutSection)
+    return [Evaluator(item, run.make("task_sets", item.task_set), maker, rollout) for item in run.get(EvalSection).sets]
 
 
 def _cursor(run: LoadedRunFile, renderer: Renderer, filters: Mapping[str, PromptFilter], seed: int) -> Cursor:

@@ -9,9 +9,6 @@ from reroll.api import ConfigSection, PromptFilter, RecordWriter, hookimpl
 if TYPE_CHECKING:
     import typer
 
-if TYPE_CHECKING:
-    import typer
-
 
 @hookimpl
 def reroll_config_sections() -> list[type[ConfigSection]]:

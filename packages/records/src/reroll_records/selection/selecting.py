@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -13,12 +13,13 @@ from typing import Any, Literal
 
 from reroll_records.aggregation.statistics import upper_bound
 from reroll_records.aggregation.workers import cores
+from reroll_records.selection.choosing import choose
 from reroll_records.selection.evidence import Evidence, deterministic_all, gathered
 from reroll_records.selection.tables import TABLE_SCHEMA
-from reroll_records.store.identity import differences, domain
-from reroll_records.store.layout import Attempt, Store, StoreError, scan
+from reroll_records.store.identity import domain
+from reroll_records.store.layout import Attempt, StoreError, scan
 from reroll_records.store.rows import SCOPES, PolicyScope
-from reroll_records.store.sources import RETRIES, hashed, snapshot
+from reroll_records.store.sources import beside_compaction, hashed, snapshot
 
 Skip = Literal["all_zero", "all_full", "zero_variance"]
 SKIPS: tuple[Skip, ...] = ("all_zero", "all_full", "zero_variance")
@@ -151,61 +152,6 @@ def _kept(rule: Rule, found: Evidence, units: int) -> str | None:
     return None
 
 
-def choose(store: Store, lineage: str | None, protocol: str | None) -> dict[int, Attempt]:
-    """The attempts of one lineage and one protocol, by their numbers.
-
-    Args:
-        lineage, protocol: the beginning of a lineage's id, of a protocol's digest; None for the only one that there is.
-
-    Raises:
-        StoreError: nothing matches, or more than one does.
-    """
-    found = {number: attempt for number, attempt in enumerate(store.attempts) if _has_rows(attempt)}
-    if not found:
-        raise StoreError(f"{store.root} holds no rows yet: {len(store.attempts)} starts of runs recorded nothing")
-    found = _only("lineage", found, lambda attempt: attempt.lineage, lambda item: item.manifest["lineage"], lineage)
-    return _only("protocol", found, lambda attempt: attempt.protocol_digest, lambda item: item.protocol, protocol)
-
-
-def _has_rows(attempt: Attempt) -> bool:
-    """A start that was refused, or failed at once, has left a manifest and nothing that could be pooled."""
-    return attempt.compacted_path.is_file() or (
-        attempt.records_path.is_file() and attempt.records_path.stat().st_size > 0
-    )
-
-
-def _only(
-    name: str,
-    attempts: Mapping[int, Attempt],
-    key: Callable[[Attempt], str],
-    record: Callable[[Attempt], Any],
-    wanted: str | None,
-) -> dict[int, Attempt]:
-    """Those with the one key that is there, or begins as `wanted` does; StoreError, saying how they differ, for
-    several."""
-    there: dict[str, list[Attempt]] = {}
-    for attempt in attempts.values():
-        there.setdefault(key(attempt), []).append(attempt)
-    matching = sorted(value for value in there if value.startswith(wanted or ""))
-    if len(matching) == 1:
-        return {number: attempt for number, attempt in attempts.items() if key(attempt) == matching[0]}
-    if not matching:
-        listed = ", ".join(sorted(there))
-        raise StoreError(f"--{name} is {wanted!r}, and the store holds none that begins so; there is: {listed}")
-    said = "is not given" if wanted is None else f"is {wanted!r}"
-    first = record(there[matching[0]][0])
-    lines = []
-    for value in matching:
-        runs = sorted({attempt.run_name for attempt in there[value]})
-        other = list(differences(first, record(there[value][0]), "", "{!r}, here {!r}"))
-        unlike = f"; unlike the first: {'; '.join(other[:4])}{' …' if len(other) > 4 else ''}" if other else ""
-        lines.append(f"{value}  {len(there[value])} attempts of {', '.join(runs[:4])}{unlike}")
-    listed = "\n  ".join(lines)
-    raise StoreError(
-        f"--{name} {said}, and the store holds evidence of several that are never pooled; name one:\n  {listed}"
-    )
-
-
 def build_table(
     rule: Rule, decisions: Decisions, chosen: Mapping[int, Attempt], inputs: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
@@ -276,19 +222,14 @@ def select(
 
     Args:
         path: the store's root, or the folder of one lineage.
-        lineage, protocol: see `choose`.
+        lineage, protocol: see `choosing.choose`.
         processes: that read; as many as cores where it is not given.
         memory: bytes of evidence that they may hold together; beyond it they spill into a temporary folder.
 
     Raises:
         StoreError: there is no store, or not one lineage and protocol.
     """
-    for _ in range(RETRIES):
-        try:
-            return _selected(path, rule, lineage, protocol, processes or cores(), memory)
-        except FileNotFoundError:
-            continue  # compaction has removed lines meanwhile, whose rows are in Parquet now
-    return _selected(path, rule, lineage, protocol, processes or cores(), memory)
+    return beside_compaction(lambda: _selected(path, rule, lineage, protocol, processes or cores(), memory))
 
 
 def _selected(

@@ -40,16 +40,6 @@ class Input:
         return cls(str(found["path"]), int(found["size"]), str(found["sha256"]))
 
 
-def take(store: Store, threads: int = 1) -> list[Input]:
-    """Manifests and record files as they are now, in the order of their names. A file that is being appended to counts
-    with the bytes that it has now.
-
-    Raises:
-        OSError: a file cannot be read.
-    """
-    return [Input.from_json(found) for found in sources.hashed(sources.snapshot(store).inputs, threads)]
-
-
 def recorded_inputs(path: Path) -> list[Input]:
     """The inputs that a selection table, or the summary.json of a summary, says it was made of.
 
@@ -74,11 +64,6 @@ _WANTED = "give a table of `reroll records select`, or the summary.json of `rero
 def _is_input(found: Any) -> bool:
     kinds = {"path": str, "size": int, "sha256": str}
     return isinstance(found, dict) and all(type(found.get(name)) is kind for name, kind in kinds.items())
-
-
-def changes(store: Store, inputs: Sequence[Input]) -> list[str]:
-    """A sentence for each of `changed`."""
-    return [f"{recorded.path} {told}" for recorded, told in changed(store, inputs)]
 
 
 def changed(store: Store, inputs: Sequence[Input]) -> list[tuple[Input, str]]:

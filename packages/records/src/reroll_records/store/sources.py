@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from reroll_records.store.layout import (
     COMPACTED,
@@ -30,7 +30,7 @@ SOURCE_KEY = "reroll_source"
 line was), `unreadable` (lines that were no rows) and `rows`."""
 _BLOCK = 1 << 16
 RETRIES = 5
-"""Times that a reader begins anew when compaction has removed what it was about to read."""
+_Read = TypeVar("_Read")
 
 
 @dataclass(frozen=True)
@@ -105,6 +105,17 @@ def snapshot(store: Store) -> Snapshot:
         if source.incomplete:
             warnings.append(f"{source.name} ends with an incomplete line, which is not counted")
     return Snapshot(store, sources, list(_inputs(store, sources)), warnings + list(_losses(store)))
+
+
+def beside_compaction(read: Callable[[], _Read]) -> _Read:
+    """What `read` gives, begun anew a few times when a file that it was about to read went: compaction removes lines
+    whose rows are in Parquet from then on."""
+    for _ in range(RETRIES):
+        try:
+            return read()
+        except FileNotFoundError:
+            continue
+    return read()
 
 
 def hashed(inputs: Sequence[Input], threads: int) -> list[dict[str, Any]]:

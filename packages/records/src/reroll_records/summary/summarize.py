@@ -20,7 +20,7 @@ from reroll_records.store import identity
 from reroll_records.store.database import require_duckdb
 from reroll_records.store.layout import Attempt, Store, StoreError, scan
 from reroll_records.store.rows import OUTCOMES, SCHEMA
-from reroll_records.store.sources import RETRIES, Snapshot, hashed, snapshot
+from reroll_records.store.sources import Snapshot, beside_compaction, hashed, snapshot
 from reroll_records.summary import totals
 from reroll_records.summary.prompt_rows import Written, run_numbers, write_rows
 
@@ -61,12 +61,7 @@ def summarize(
         StoreError: there is no store, the output cannot be used, or DuckDB is needed and missing.
     """
     check_output(store_path, output)
-    for _ in range(RETRIES):
-        try:
-            return _summarized(store_path, output, engine, processes or cores(), memory)
-        except FileNotFoundError:
-            continue  # compaction has removed lines meanwhile, whose rows are in Parquet now
-    return _summarized(store_path, output, engine, processes or cores(), memory)
+    return beside_compaction(lambda: _summarized(store_path, output, engine, processes or cores(), memory))
 
 
 def _summarized(store_path: Path, output: Path, engine: Engine, processes: int, memory: int) -> dict[str, Any]:
