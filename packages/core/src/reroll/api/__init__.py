@@ -30,7 +30,7 @@ from reroll.api.errors import (
     WorkerDied,
 )
 from reroll.api.filters import GroupFilter, PromptFilter
-from reroll.api.harnesses import Harness, HarnessContext
+from reroll.api.harnesses import AssistantTurn, Harness, HarnessContext
 from reroll.api.hooks import hookimpl, hookspec
 from reroll.api.placement import Launcher, Placement, Worker, WorkerSpec
 from reroll.api.publication import (
@@ -46,7 +46,8 @@ from reroll.api.recipe import Advantage, Correction
 from reroll.api.records import Decision, Disposition, RecordWriter
 from reroll.api.sections import ConfigSection, RunFile
 from reroll.api.selection import Hook, Selection
-from reroll.api.tasks import Message, RenderedPrompt, Task, TaskSet, Tool
+from reroll.api.tasks import Binding, Judge, Message, RenderedPrompt, Task, TaskSet, Tool, task_from_record
+from reroll.api.tools import function_tool
 from reroll.api.traces import Group, Node, Sample, Trace, VersionSpan
 from reroll.api.trackers import Tracker
 from reroll.api.verifiers import SCORED_STATES, Verdict, VerdictState, Verifier
@@ -57,6 +58,8 @@ __all__ = [
     "Admission",
     "Advantage",
     "Anchor",
+    "AssistantTurn",
+    "Binding",
     "CheckpointError",
     "CommitCost",
     "Completion",
@@ -78,6 +81,7 @@ __all__ = [
     "Harness",
     "HarnessContext",
     "Hook",
+    "Judge",
     "Launcher",
     "Message",
     "NoConfig",
@@ -122,6 +126,8 @@ __all__ = [
     "Worker",
     "WorkerDied",
     "WorkerSpec",
+    "function_tool",
     "hookimpl",
     "hookspec",
+    "task_from_record",
 ]

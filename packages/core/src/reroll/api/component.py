@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, ClassVar, get_args, get_origin
+from typing import Any, ClassVar, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
@@ -30,7 +30,7 @@ class Config(BaseModel):
         converted = dict(values)
         for name, value in values.items():
             kinds = known.get(name, ())
-            if isinstance(value, str) and Path in kinds:
+            if isinstance(value, str) and Path in kinds and not _is_literal(value, kinds):
                 converted[name] = Path(value)
             elif isinstance(value, list) and any(get_origin(kind) is tuple for kind in kinds):
                 converted[name] = tuple(value)
@@ -40,6 +40,11 @@ class Config(BaseModel):
 def _kinds(annotation: Any) -> tuple[Any, ...]:
     """The annotation, and the members of a union."""
     return (annotation, *get_args(annotation))
+
+
+def _is_literal(value: str, kinds: tuple[Any, ...]) -> bool:
+    """Whether the text is one that the annotation spells out, beside paths."""
+    return any(value in get_args(kind) for kind in kinds if get_origin(kind) is Literal)
 
 
 class NoConfig(Config):

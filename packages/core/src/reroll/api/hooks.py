@@ -37,7 +37,7 @@ def reroll_verifiers() -> list[type[Verifier]]:  # type: ignore[empty-body]
 
 @hookspec
 def reroll_derivations() -> list[type[Derivation]]:  # type: ignore[empty-body]
-    """Classes that turn saved rollouts into tasks. Reserved: no task set asks for them yet."""
+    """Classes that turn saved rollouts into tasks. Asked for by replay task sets, and by `reroll replay inspect`."""
 
 
 @hookspec
@@ -82,7 +82,7 @@ def reroll_task_sets() -> list[type[TaskSet]]:  # type: ignore[empty-body]
 
 @hookspec
 def reroll_tools() -> list[type[Tool]]:  # type: ignore[empty-body]
-    """Functions that a model may call. Reserved: no harness calls them yet."""
+    """Functions that a model may call. Asked for by their name when a task offers one; `data.tools` gives options."""
 
 
 @hookspec

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 
 from reroll.api.component import Component, Config
 from reroll.api.errors import Problem
+from reroll.api.selection import Selection
 
 SectionT = TypeVar("SectionT", bound="ConfigSection")
 
@@ -26,6 +27,15 @@ class RunFile(Protocol):
 
     def component(self, hook: str, name: str) -> type[Component]:
         """The class that a plugin gives under `name` for `hook` (without the prefix `reroll_`)."""
+
+    def names(self, hook: str) -> list[str]:
+        """What the installed plugins give for `hook`."""
+
+    def distribution(self, hook: str, name: str) -> str:
+        """The distribution that gives it, for errors."""
+
+    def make(self, hook: str, selection: Selection) -> Any:
+        """The selected component, configured."""
 
 
 class ConfigSection(Config):

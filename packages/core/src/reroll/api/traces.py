@@ -35,6 +35,9 @@ class Node:
         weight_versions: spans over `token_ids`; empty for nodes that were not sampled.
         finish_reason: `stop`, `length` or `abort` for sampled nodes.
         seed: sampling seed of the response, None for nodes that were not sampled.
+        origin: why a node is no continuation of the one before it in the trace: `compaction` where a harness began
+            again from a summary, `rendering` where the chat template renders an earlier turn differently than it was
+            sampled; None otherwise.
     """
 
     parent: int | None
@@ -47,6 +50,7 @@ class Node:
     finish_reason: str | None = None
     seed: int | None = None
     usage: dict[str, int] | None = None
+    origin: str | None = None
 
 
 @dataclass
@@ -59,7 +63,9 @@ class Trace:
         metrics: numbers that a harness or verifier reports.
         info: anything else that is saved with the rollout.
         is_completed: the harness reached its end; a truncated answer is completed as well.
-        stop_condition: why the rollout ended: `stop`, `length`, `max_turns`, `abort`, `error`.
+        stop_condition: why the rollout ended: `stop` (the model said what it had to say), `length` (a turn reached its
+            limit, or the context has no room for another), `max_turns` (it called tools in the last turn that it had),
+            `abort` (the engine broke off), `error`.
         errors: what failed, as `{"where": …, "message": …}`.
         timing: seconds since the epoch: `start`, `first_token`, `end`; durations in seconds.
     """
@@ -78,10 +84,14 @@ class Trace:
 
     def branch(self, leaf: int | None = None) -> list[Node]:
         """Nodes from the root to `leaf` (default: the last node), root first."""
+        return [self.nodes[index] for index in self.path(leaf)]
+
+    def path(self, leaf: int | None = None) -> list[int]:
+        """Indices of the nodes from the root to `leaf` (default: the last node), root first."""
         index: int | None = len(self.nodes) - 1 if leaf is None else leaf
-        path: list[Node] = []
+        path: list[int] = []
         while index is not None and index >= 0:
-            path.append(self.nodes[index])
+            path.append(index)
             index = self.nodes[index].parent
         return path[::-1]
 
@@ -129,6 +139,8 @@ class Group:
         seeds: sampling seed of each sibling.
         verifier_weights: verifier name → weight of its score in the reward.
         rewards: reward of each trace; None where scoring failed and `failure_policy` excludes.
+        source: what it was made for: `train` or `eval`.
+        env_name: of the data source, or of the evaluation set, that the task is from.
     """
 
     observation_id: str
@@ -142,6 +154,7 @@ class Group:
     verifier_weights: Mapping[str, float]
     rewards: list[float | None] = field(default_factory=list)
     source: str = "train"
+    env_name: str = ""
 
     @property
     def scored_rewards(self) -> list[float]:

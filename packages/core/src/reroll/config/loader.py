@@ -53,6 +53,12 @@ class LoadedRunFile:
     def component(self, hook: str, name: str) -> type[Component]:
         return cast(type[Component], self.plugins.get(hook, name).cls)
 
+    def names(self, hook: str) -> list[str]:
+        return sorted(self.plugins.all(hook))
+
+    def distribution(self, hook: str, name: str) -> str:
+        return self.plugins.get(hook, name).distribution
+
     def make(self, hook: str, selection: Selection) -> Any:
         """The selected component, configured."""
         cls = self.component(hook, selection.name)
@@ -84,9 +90,19 @@ class LoadedRunFile:
         return str(value.absolute()) if isinstance(value, Path) else value
 
     def selections(self) -> Iterator[tuple[str, str, Selection]]:
-        """Every component that the file selects: dotted key, hook, selection."""
+        """Every component that the file selects, those that options of another one select among them: dotted key,
+        hook, selection."""
         for name, section in self.sections.items():
-            yield from _selections(section, name)
+            yield from self._with_inner(_selections(section, name))
+
+    def _with_inner(self, found: Iterator[tuple[str, str, Selection]]) -> Iterator[tuple[str, str, Selection]]:
+        for key, hook, selection in found:
+            yield key, hook, selection
+            try:
+                config = self.component(hook, selection.name).Config(**selection.options)
+            except (PluginError, ValidationError):
+                continue  # told where components are checked
+            yield from self._with_inner(_selections(config, key))
 
     def used_plugins(self) -> dict[str, Provided]:
         """`hook/name` → what gives it, for every selected component."""
