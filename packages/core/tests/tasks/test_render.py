@@ -1,12 +1,19 @@
 """Rendering equals transformers' own, and gives at most one BOS."""
 
 import json
+import sys
+from pathlib import Path
 
 import pytest
 
 from reroll.api import Task, TaskError
 from reroll.models.files import ModelFiles, resolve_model
+from reroll.tasks.calculator import Calculator
 from reroll.tasks.render import Renderer
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from call_templates import READABLE, TOKENIZERS, write_model
 
 CONVERSATIONS = [
     [{"role": "user", "content": "What is 47 + 38?"}],
@@ -59,6 +66,30 @@ def test_a_template_with_every_feature_renders_as_transformers_does(tiny_model, 
     rendered = Renderer(ModelFiles(tiny_model), TEMPLATE)._apply_template(task_of(messages, tools))
     assert rendered == expected
     assert "never seen" not in rendered
+
+
+@pytest.mark.parametrize("template", READABLE)
+@pytest.mark.parametrize("tokenizer", TOKENIZERS)
+def test_calls_results_and_tools_render_as_transformers_renders_them(tmp_path, template, tokenizer):
+    from transformers import AutoTokenizer
+
+    calls = [{"id": "call00000", "type": "function", "function": {"name": "calculator", "arguments": {"a": "ü <b>"}}}]
+    messages = [
+        {"role": "user", "content": "What is 47 + 38?"},
+        {"role": "assistant", "content": "<think>\n?\n</think>\n\nI ask.", "tool_calls": calls},
+        {"role": "tool", "name": "calculator", "content": '{"85": "&"}', "tool_call_id": "call00000"},
+        {"role": "assistant", "content": "85"},
+        {"role": "user", "content": "again"},
+    ]
+    files = ModelFiles(write_model(tmp_path, TOKENIZERS[tokenizer](), READABLE[template]))
+    reference = AutoTokenizer.from_pretrained(tmp_path)
+    for count in (1, 3, 5):
+        tools = [Calculator().schema()]
+        rendered = Renderer(files).render(task_of(messages[:count], tools))
+        options = {"tools": tools, "add_generation_prompt": True}
+        assert rendered.text == reference.apply_chat_template(messages[:count], tokenize=False, **options)
+        ids = reference.apply_chat_template(messages[:count], return_dict=False, **options)
+        assert list(rendered.token_ids) == list(ids)
 
 
 def test_plain_text_has_at_most_one_bos(tmp_path, tiny_model):

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator, Sequence
 from datetime import datetime
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, NoReturn
 
 import jinja2
@@ -17,8 +18,10 @@ import jinja2.ext
 import jinja2.sandbox
 from tokenizers import Tokenizer
 
-from reroll.api import RenderedPrompt, Task, TaskError
+from reroll.api import AssistantTurn, Message, RenderedPrompt, Task, TaskError
 from reroll.models.files import ModelError, ModelFiles, sha256_file
+from reroll.tasks.call_probes import learn_calls
+from reroll.tasks.tool_calls import CallFormat
 
 
 class Renderer:
@@ -46,12 +49,7 @@ class Renderer:
         """
         plain = isinstance(task.prompt, str)
         text = str(task.prompt) if plain else self._apply_template(task)
-        try:
-            ids = self.tokenizer.encode(text, add_special_tokens=plain).ids
-        except Exception as error:  # a lone surrogate, for one
-            raise TaskError(f"task {task.key}: the prompt cannot be tokenised: {error}") from None
-        while len(ids) > 1 and ids[0] == ids[1] == self._bos:
-            ids = ids[1:]
+        ids = self._encode(task, text, plain)
         if not ids:
             raise TaskError(f"task {task.key}: the rendered prompt is empty")
         digest = "" if isinstance(task.prompt, str) else self.template_sha256
@@ -62,6 +60,94 @@ class Renderer:
         text: str = self.tokenizer.decode(token_ids, skip_special_tokens=True)
         return text
 
+    def call_format(self) -> CallFormat:
+        """How the model writes tool calls; TaskError says why it cannot."""
+        if isinstance(self._call_format, TaskError):
+            raise self._call_format
+        return self._call_format
+
+    def parse(self, token_ids: Sequence[int]) -> AssistantTurn:
+        """What sampled tokens say. A model that can call no tools says text."""
+        said = {"role": "assistant", "content": self.decode(list(token_ids))}
+        if isinstance(self._call_format, TaskError):
+            return AssistantTurn(said)
+        turn = self._call_format.parse(self._written(token_ids))
+        return turn if turn.malformed or "tool_calls" in turn.message else AssistantTurn(said)
+
+    def extend(self, task: Task, token_ids: Sequence[int]) -> list[int] | None:
+        """The tokens that the conversation `task.prompt` has after `token_ids`, up to where the model goes on; None
+        where the chat template renders it so that it does not begin with what these tokens say.
+
+        The tokens of both together say the rendered conversation: that text, or what a tokenizer that loses something
+        makes of it.
+        """
+        kept = list(token_ids)
+        text, so_far = self._apply_template(task), self._read(kept)
+        if text.startswith(so_far):
+            appended = self._encode(task, text[len(so_far) :])
+            if self._read(kept + appended) == text:
+                return appended
+        whole = self._encode(task, text)
+        meant = (text, self._read(whole))
+        if not any(full.startswith(so_far) for full in meant):
+            return None
+        for start in self._ends(so_far, whole, len(kept)):
+            if self._read(kept + whole[start:]) in meant:
+                return whole[start:]
+        return None
+
+    def _ends(self, so_far: str, whole: list[int], length: int) -> Iterator[int]:
+        """Places in the conversation at which as much is said as `so_far`. What comes then is tokenised otherwise by
+        itself: some tokenizers begin every text with a space."""
+        yield length
+        low, high = 0, len(whole)
+        while low < high:
+            middle = (low + high) // 2
+            if len(self._read(whole[:middle])) < len(so_far):
+                low = middle + 1
+            else:
+                high = middle
+        yield low
+
+    @cached_property
+    def _call_format(self) -> CallFormat | TaskError:
+        if not self.template:
+            return TaskError(f"{self.files.directory} has no chat template: the model cannot call tools")
+        try:
+            return learn_calls(self._template_text, sorted(self._special.values()))
+        except TaskError as error:
+            return error
+
+    @cached_property
+    def _special(self) -> dict[int, str]:
+        """Special tokens, which decoding leaves out: id → text."""
+        added = self.tokenizer.get_added_tokens_decoder()
+        return {token: described.content for token, described in added.items() if described.special}
+
+    def _written(self, token_ids: Sequence[int]) -> str:
+        """The text of a turn without the token that ends it; with special tokens where calls are written with them."""
+        literals = self.call_format().literals
+        needed = any(text in literals for text in self._special.values())
+        ids = list(token_ids)
+        if ids and (ids[-1] in self.files.eos_token_ids or self._special.get(ids[-1], literals) not in literals):
+            del ids[-1]
+        text: str = self.tokenizer.decode(ids, skip_special_tokens=not needed)
+        return text
+
+    def _read(self, token_ids: list[int]) -> str:
+        """All that tokens say."""
+        text: str = self.tokenizer.decode(token_ids, skip_special_tokens=False)
+        return text
+
+    def _encode(self, task: Task, text: str, plain: bool = False) -> list[int]:
+        try:
+            ids: list[int] = self.tokenizer.encode(text, add_special_tokens=plain).ids
+        except Exception as error:  # a lone surrogate, for one
+            raise TaskError(f"task {task.key}: the prompt cannot be tokenised: {error}") from None
+        while len(ids) > 1 and ids[0] == ids[1] == self._bos:
+            ids = ids[1:]
+        return ids
+
     def _apply_template(self, task: Task) -> str:
         if not self.template:
             raise TaskError(
@@ -69,15 +155,21 @@ class Renderer:
                 "set model.chat_template, or give `prompt` as plain text"
             )
         try:
-            return _compile(self.template).render(
-                messages=task.prompt,
-                tools=task.tools or None,
+            return self._template_text(task.messages, task.tools, True)
+        except TaskError as error:
+            raise TaskError(f"task {task.key}: {error}") from None
+
+    def _template_text(self, messages: list[Message], tools: list[dict[str, Any]], go_on: bool) -> str:
+        try:
+            return _compile(self.template or "").render(
+                messages=messages,
+                tools=tools or None,
                 documents=None,
-                add_generation_prompt=True,
+                add_generation_prompt=go_on,
                 **self.files.special_tokens,
             )
         except Exception as error:  # templates are programs, and messages may be of any shape
-            raise TaskError(f"task {task.key}: the chat template refused the messages: {error}") from None
+            raise TaskError(f"the chat template refused the messages: {error}") from None
 
 
 @lru_cache
