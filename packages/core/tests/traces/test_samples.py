@@ -1,6 +1,8 @@
 """The samples of a whole collection."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from reroll.api import Group, Node, RenderedPrompt, Task, Trace, VersionSpan
 from reroll.traces.samples import collection_samples
@@ -76,3 +78,67 @@ def test_responses_that_no_token_of_can_be_trained_on_are_left_out():
     group = group_of([1.0, 0.0, 0.5], [trace_of(), none, first_only])
     samples = collection_samples([group], [0], Grpo())
     assert [(sample.slot, sample.advantage) for sample in samples] == [(0, 0.5)]
+
+
+def said(parent, *tokens):
+    size = len(tokens)
+    message = {"role": "assistant", "content": "a"}
+    return Node(
+        parent, message, True, list(tokens), [True] * size, [-0.5] * size, [VersionSpan(4, 0, size)], "stop", 99
+    )
+
+
+def asked(parent, *tokens):
+    return Node(parent, {"role": "user", "content": "q"}, False, list(tokens), [False] * len(tokens))
+
+
+def test_a_token_that_branches_share_carries_loss_in_the_first_of_them_alone():
+    forked = Trace("t", TASK, [asked(None, 1, 2), said(0, 3, 4), asked(1, 5), said(2, 6), asked(1, 7), said(4, 8)])
+    first, second = collection_samples([group_of([1.0, 0.0], [forked, trace_of()])], [0], Grpo())[:2]
+    assert (first.token_ids, first.loss_mask) == ([1, 2, 3, 4, 5, 6], [False, False, True, True, False, True])
+    assert (second.token_ids, second.loss_mask) == ([1, 2, 3, 4, 7, 8], [False] * 5 + [True])
+    assert second.rollout_logprobs == [0.0, 0.0, -0.5, -0.5, 0.0, -0.5]
+    assert (first.slot, second.slot, second.advantage) == (0, 0, first.advantage)
+
+
+def test_a_branch_that_says_nothing_new_gives_no_sample():
+    forked = Trace("t", TASK, [asked(None, 1), said(0, 3), said(1, 4), asked(1, 5), asked(1, 6)])
+    samples = collection_samples([group_of([1.0], [forked])], [0], Grpo())
+    assert [sample.token_ids for sample in samples] == [[1, 3, 4]]
+
+
+def test_roots_of_their_own_are_samples_of_their_own():
+    """As after a compaction: the conversation is repeated without loss, and goes on."""
+    trace = Trace("t", TASK, [asked(None, 1), said(0, 3), asked(None, 1, 3, 5), said(2, 6)])
+    samples = collection_samples([group_of([1.0], [trace])], [0], Grpo())
+    assert [(sample.token_ids, sample.loss_mask) for sample in samples] == [
+        ([1, 3], [False, True]),
+        ([1, 3, 5, 6], [False, False, False, True]),
+    ]
+
+
+@st.composite
+def forests(draw):
+    """Traces of any shape whose sampled tokens all have another log-probability."""
+    nodes = []
+    for index in range(draw(st.integers(1, 12))):
+        parent = draw(st.none() | st.integers(0, index - 1)) if index else None
+        if parent is not None and draw(st.booleans()):
+            node = said(parent, *range(draw(st.integers(0, 3))))
+            node.logprobs = [-float(100 * index + place + 1) for place in range(len(node.token_ids))]
+            nodes.append(node)
+        else:
+            nodes.append(asked(parent, *range(draw(st.integers(1, 3)))))
+    return Trace("t", TASK, nodes)
+
+
+@given(forests())
+def test_over_all_samples_of_a_trace_every_sampled_token_is_trained_on_once(trace):
+    samples = collection_samples([group_of([1.0], [trace])], [0], Grpo())
+    active = [
+        value
+        for sample in samples
+        for value, carries in zip(sample.rollout_logprobs, sample.loss_mask, strict=True)
+        if carries
+    ]
+    assert sorted(active) == sorted(value for node in trace.nodes for value in node.logprobs)

@@ -17,8 +17,9 @@ def reroll_config_sections() -> list[type[ConfigSection]]:
 @hookimpl
 def reroll_harnesses() -> list[type[Harness]]:
     from reroll.rollouts.harnesses import SingleTurn
+    from reroll.rollouts.tool_loop import ToolLoop
 
-    return [SingleTurn]
+    return [SingleTurn, ToolLoop]
 
 
 @hookimpl

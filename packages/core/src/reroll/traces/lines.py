@@ -49,6 +49,8 @@ class SavedTask(Checked):
     prepared_sample_id: Text
     tools: list[Table]
     metadata: Table
+    source_id: Text | None = None
+    source_task: Table | None = None
 
 
 class SavedNode(Checked):
@@ -62,6 +64,7 @@ class SavedNode(Checked):
     finish_reason: Text | None
     seed: int | None
     usage: Table | None
+    origin: Text | None = None
 
     def node(self) -> Node:
         fields = dict(self)
@@ -73,6 +76,7 @@ class GroupStamp(Checked):
     """What all traces of a group say alike."""
 
     kind: Text
+    env_name: Text
     group_id: Text
     group_index: int
     group_attempt: int

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from math import isfinite
 
@@ -18,7 +18,8 @@ def collection_samples(
     mask_truncated: bool = False,
     penalties: Mapping[int, float] | None = None,
 ) -> list[Sample]:
-    """One sample a branch of every response that has a reward and a token to train on.
+    """One sample a branch of every response that has a reward and a token to train on. Branches may share nodes: their
+    tokens carry loss in the first of them alone.
 
     Args:
         slots: position in the collection of each group's first response. A response keeps its slot when siblings are
@@ -49,9 +50,11 @@ def unweighted_samples(groups: Sequence[Group], slots: Sequence[int], *, mask_tr
             trace = group.traces[index]
             if mask_truncated and trace.truncated:
                 continue
+            trained: set[int] = set()
             for leaf in trace.leaves():
-                token_ids, mask, logprobs = branch_tokens(trace, leaf)
+                token_ids, mask, logprobs = branch_tokens(trace, leaf, trained)
                 if any(mask[1:]):  # the first token of a sequence is never predicted
+                    trained.update(trace.path(leaf))
                     samples.append(
                         Sample(
                             token_ids=token_ids,
@@ -90,14 +93,21 @@ def batch_advantages(advantage: Advantage, groups: Sequence[Sequence[float]]) ->
     return given
 
 
-def branch_tokens(trace: Trace, leaf: int | None = None) -> tuple[list[int], list[bool], list[float]]:
-    """Tokens, loss mask and engine log-probabilities of one branch, root first; 0.0 where nothing was sampled."""
+def branch_tokens(
+    trace: Trace, leaf: int | None = None, trained: Container[int] = ()
+) -> tuple[list[int], list[bool], list[float]]:
+    """Tokens, loss mask and engine log-probabilities of one branch, root first; 0.0 where nothing was sampled.
+
+    Args:
+        trained: nodes without loss, because another sample has theirs.
+    """
     token_ids: list[int] = []
     mask: list[bool] = []
     logprobs: list[float] = []
-    for node in trace.branch(leaf):
+    for index in trace.path(leaf):
+        node = trace.nodes[index]
         token_ids += node.token_ids
-        mask += node.mask
+        mask += [False] * len(node.mask) if index in trained else node.mask
         logprobs += node.logprobs if node.sampled else [0.0] * len(node.token_ids)
     return token_ids, mask, logprobs
 

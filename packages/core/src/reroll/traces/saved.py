@@ -15,6 +15,7 @@ from reroll.config.atomic import naming, write_whole
 from reroll.traces.lines import Line
 
 SCHEMA = 1
+ROLLOUTS = "rollouts"
 FILE = "train_rollouts.jsonl"
 MARKER = "train_rollouts.done"
 UNUSED = "unused_rollouts.jsonl"
@@ -35,7 +36,7 @@ class SavedRolloutError(RerollError, ValueError):
 
 def step_directory(output: Path, step: int) -> Path:
     """Folder of collection `step`, counted from 0."""
-    return output / "rollouts" / f"step_{step}"
+    return output / ROLLOUTS / f"step_{step}"
 
 
 def save_groups(output: Path, step: int, groups: Iterable[SavedGroup]) -> int:
@@ -86,7 +87,7 @@ def trace_record(saved: SavedGroup, index: int) -> dict[str, Any]:
     trace = group.traces[index]
     stamp = {
         "kind": group.source,
-        "env_name": group.task.source_dataset,
+        "env_name": group.env_name,
         "group_id": group.observation_id,
         "policy_version": max(trace.weight_versions, default=None),
         "weight_versions": trace.weight_versions,
@@ -199,6 +200,7 @@ def _group(path: Path, numbered: list[tuple[int, Line]]) -> SavedGroup:
         verifier_weights=stamp.verifier_weights,
         rewards=[line.stamp.reward for line in lines],
         source=stamp.kind,
+        env_name=stamp.env_name,
     )
     return SavedGroup(group, first.decision(), stamp.disposition)
 
@@ -230,7 +232,7 @@ def move_aside(output: Path, collection: int, version: int, attempt: int) -> lis
 
     Everything is renamed and nothing written over, so that one call may finish what another one began.
     """
-    moved = _move_beyond(output / "rollouts", collection, attempt)
+    moved = _move_beyond(output / ROLLOUTS, collection, attempt)
     evaluations = output / "eval"
     for folder in sorted(evaluations.iterdir()) if evaluations.is_dir() else []:
         if folder.is_dir():

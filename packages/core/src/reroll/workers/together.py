@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Coroutine, Iterable
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from reroll.api import RerollError
 
@@ -42,6 +43,25 @@ async def uninterrupted(coroutine: Coroutine[Any, Any, T] | asyncio.Task[T]) -> 
     if cancelled is not None:
         raise cancelled
     return result
+
+
+LAST_WORDS = 1.0
+"""Seconds that tasks which nobody waits for have for ending, once the work is done."""
+
+
+async def leaving_nothing(coroutine: Coroutine[Any, Any, T]) -> T:
+    """Runs a program's whole work; for `asyncio.run`, which would wait for ever for a task that goes on when it is
+    cancelled. Such a one is a plugin's; its coroutine is closed."""
+    try:
+        return await coroutine
+    finally:
+        rest = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in rest:
+            task.cancel()
+        pending = (await asyncio.wait(rest, timeout=LAST_WORDS))[1] if rest else set()
+        for task in pending:
+            with contextlib.suppress(RuntimeError):  # it goes on even then
+                cast(Coroutine[Any, Any, Any], task.get_coro()).close()
 
 
 def first_cause(error: BaseException, *fatal: type[BaseException]) -> BaseException:
