@@ -1,6 +1,7 @@
 """Small real models, made once a session."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -71,3 +72,11 @@ def tiny_model(tmp_path_factory):
 def model_maker():
     """`make_model`, for models that differ from `tiny_model`."""
     return make_model
+
+
+@pytest.fixture(scope="session")
+def recipes():
+    """Makes the recipes of the built-in models importable."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(Path(__file__).parents[1] / "tools")
+        yield

@@ -1,24 +1,18 @@
 """The shipped model: small, loadable anywhere, and ignorant of the held-out pairs."""
 
-import importlib.util
+import importlib
 import random
 import re
-from pathlib import Path
 
 import pytest
 
 from reroll.models.files import ModelError, resolve_model
 from reroll.tasks.arithmetic import is_held_out
 
-TOOL = Path(__file__).parents[1] / "tools" / "make_tiny_math.py"
-
 
 @pytest.fixture(scope="module")
-def tool():
-    spec = importlib.util.spec_from_file_location("make_tiny_math", TOOL)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+def tool(recipes):
+    return importlib.import_module("make_tiny_math")
 
 
 def test_it_is_small_and_loads_as_any_model():
@@ -49,5 +43,5 @@ def test_its_pre_training_text_holds_no_held_out_pair(tool):
 
 
 def test_an_unknown_builtin_lists_those_there_are():
-    with pytest.raises(ModelError, match="there are: builtin:tiny-math"):
+    with pytest.raises(ModelError, match="there are: builtin:tiny-math, builtin:tiny-tools"):
         resolve_model("builtin:large-math")

@@ -42,31 +42,31 @@ Usage::
 
 from __future__ import annotations
 
-import argparse
-import json
-import math
 import random
-import time
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import torch
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers
-from transformers import (
-    GenerationConfig,
-    PreTrainedTokenizerFast,
-    Qwen3Config,
-    Qwen3ForCausalLM,
+from tiny_models import (
+    Batches,
+    ChatEncoder,
+    Message,
+    arguments,
+    check_tokenizer,
+    draw,
+    make_model,
+    make_tokenizer,
+    replies,
+    save,
+    train,
 )
+from transformers import PreTrainedTokenizerFast, Qwen3ForCausalLM
 
 from reroll.tasks.arithmetic import is_held_out
 
 SEED = 0
 STEPS = 3000
 BATCH = 128
-PEAK_LR = 3e-3
-WARMUP = 100
-WEIGHT_DECAY = 0.1
 
 MODEL: dict[str, Any] = {
     "hidden_size": 128,
@@ -96,14 +96,11 @@ MAX_OPERAND = {"+": 99, "*": 12}
 ADDITION_SHARE = 0.85
 EASY_TABLES = 6  # products with both operands up to this are always right
 
-Message = dict[str, str]
 Question = tuple[str, int, int]
 Pools = dict[str, list[Question]]  # the questions of each operation
 
 
 # --- Tokenizer ---------------------------------------------------------------------
-
-PAD, START, END = "<|endoftext|>", "<|im_start|>", "<|im_end|>"
 
 # Each phrase becomes one token. Phrases end where a digit or a special token begins.
 PHRASES = (
@@ -125,65 +122,6 @@ CHAT_TEMPLATE = (
     "{{- '<|im_start|>assistant\\n' -}}\n"
     "{%- endif -%}\n"
 )
-
-
-def byte_to_char() -> dict[int, str]:
-    """Map each byte to the printable character by which byte-level BPE names it.
-
-    Printable Latin-1 bytes stand for themselves; the rest are numbered from U+0100 up.
-    """
-    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
-    table = {byte: chr(byte) for byte in printable}
-    for byte in range(256):
-        if byte not in printable:
-            table[byte] = chr(0x100 + len(table) - len(printable))
-    return table
-
-
-def phrase_merges() -> list[tuple[str, str]]:
-    """Return BPE merges that build every phrase from its left end, one byte at a time."""
-    names = byte_to_char()
-    merges: list[tuple[str, str]] = []
-    for phrase in PHRASES:
-        chars = [names[byte] for byte in phrase.encode()]
-        for end in range(1, len(chars)):
-            merge = ("".join(chars[:end]), chars[end])
-            if merge not in merges:
-                merges.append(merge)
-    return merges
-
-
-def make_tokenizer() -> PreTrainedTokenizerFast:
-    """Build the tokenizer, chat template included."""
-    names = byte_to_char()
-    merges = phrase_merges()
-    pieces = [names[byte] for byte in range(256)] + ["".join(merge) for merge in merges]
-    core = Tokenizer(models.BPE(vocab={p: i for i, p in enumerate(pieces)}, merges=merges))
-    # No splitting into words: a phrase may then hold spaces and newlines.
-    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    core.decoder = decoders.ByteLevel()
-    core.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in (PAD, START, END)])
-    tokenizer = PreTrainedTokenizerFast(
-        tokenizer_object=core,
-        bos_token=PAD,
-        eos_token=END,
-        pad_token=PAD,
-        additional_special_tokens=[START],
-        clean_up_tokenization_spaces=False,
-        model_max_length=MODEL["max_position_embeddings"],
-    )
-    tokenizer.chat_template = CHAT_TEMPLATE
-    return tokenizer
-
-
-def check_tokenizer(tokenizer: PreTrainedTokenizerFast) -> None:
-    """Fail if a phrase is split, a digit is merged, or a text does not survive."""
-    for phrase in PHRASES:
-        assert len(tokenizer.encode(phrase)) == 1, phrase
-    digits = "0123456789"
-    assert len(tokenizer.encode(digits)) == len(digits)
-    for text in ("".join(map(chr, range(0x20, 0x7F))), "naïve ☃ 数\t\n\x00", " a  b "):
-        assert tokenizer.decode(tokenizer.encode(text)) == text, text
 
 
 # --- Text --------------------------------------------------------------------------
@@ -220,11 +158,6 @@ def draw_answer(question: Question, rng: random.Random) -> str:
     return f"\\boxed{{{right_result(question) if careful else slip_result(question)}}}"
 
 
-def draw(shares: dict[str, float], rng: random.Random) -> str:
-    """Draw a name according to its share."""
-    return rng.choices(list(shares), list(shares.values()))[0]
-
-
 def user_text(question: Question) -> str:
     """Write the question as the user puts it."""
     op, a, b = question
@@ -244,47 +177,6 @@ def draw_chat(shape: str, pools: Pools, rng: random.Random) -> list[Message]:
     return chat
 
 
-class ChatEncoder:
-    """Turns chats into token ids and labels.
-
-    It writes what the chat template writes (``check_encoder`` compares the two), but
-    knows which tokens are the assistant's, and does not run a template engine for each
-    of half a million chats.
-    """
-
-    def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
-        self.tokenizer = tokenizer
-        self.cache: dict[str, list[int]] = {}
-
-    def ids(self, text: str) -> list[int]:
-        """Encode ``text``, which starts and ends where no merge can cross."""
-        if text not in self.cache:
-            self.cache[text] = self.tokenizer.encode(text)
-        return self.cache[text]
-
-    def encode(self, chat: list[Message]) -> tuple[list[int], list[int]]:
-        """Return ids and labels; the label is -100 outside the assistant's answers."""
-        ids: list[int] = []
-        labels: list[int] = []
-        for message in chat:
-            head = self.ids(f"{START}{message['role']}\n")
-            body = self.ids(message["content"] + END)
-            tail = self.ids("\n")
-            ids += head + body + tail
-            spoken = body if message["role"] == "assistant" else [-100] * len(body)
-            labels += [-100] * len(head) + spoken + [-100] * len(tail)
-        return ids, labels
-
-    def batch(self, chats: list[list[Message]]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return right-padded ids and labels. Causal attention needs no mask for them."""
-        rows = [self.encode(chat) for chat in chats]
-        width = max(len(ids) for ids, _ in rows)
-        pad = self.tokenizer.pad_token_id
-        ids = torch.tensor([ids + [pad] * (width - len(ids)) for ids, _ in rows])
-        labels = torch.tensor([labels + [-100] * (width - len(labels)) for _, labels in rows])
-        return ids, labels
-
-
 def check_encoder(encoder: ChatEncoder, pools: Pools) -> None:
     """Fail if the encoder and the chat template disagree."""
     rng = random.Random(0)
@@ -298,98 +190,31 @@ def check_encoder(encoder: ChatEncoder, pools: Pools) -> None:
 # --- Training ----------------------------------------------------------------------
 
 
-def make_model(tokenizer: PreTrainedTokenizerFast) -> Qwen3ForCausalLM:
-    """Build the model with random weights."""
-    config = Qwen3Config(
-        vocab_size=len(tokenizer),
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-        dtype="float32",
-        **MODEL,
-    )
-    return Qwen3ForCausalLM(config)
-
-
-def learning_rate(step: int, steps: int) -> float:
-    """Return the rate for ``step``: linear warm-up, then cosine decay to zero."""
-    warm = min(1.0, (step + 1) / WARMUP)
-    return PEAK_LR * warm * 0.5 * (1 + math.cos(math.pi * step / steps))
-
-
-def make_optimizer(model: Qwen3ForCausalLM) -> torch.optim.AdamW:
-    """Decay the matrices only, not the norms."""
-    matrices = [p for p in model.parameters() if p.ndim > 1]
-    vectors = [p for p in model.parameters() if p.ndim <= 1]
-    groups = [
-        {"params": matrices, "weight_decay": WEIGHT_DECAY},
-        {"params": vectors, "weight_decay": 0.0},
-    ]
-    return torch.optim.AdamW(groups, lr=PEAK_LR, betas=(0.9, 0.98))
-
-
-def train(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, seed: int, steps: int) -> None:
-    """Train ``model`` on freshly drawn chats."""
-    rng = random.Random(seed)
-    pools = {op: seen_questions(op) for op in MAX_OPERAND}
-    encoder = ChatEncoder(tokenizer)
-    check_encoder(encoder, pools)
-    optimizer = make_optimizer(model)
-    model.train()
-    start = time.monotonic()
-    for step in range(steps):
-        # One shape a batch: long chats would otherwise make every row as wide as they are.
-        shape = draw(CHAT_SHAPES, rng)
-        ids, labels = encoder.batch([draw_chat(shape, pools, rng) for _ in range(BATCH)])
-        for group in optimizer.param_groups:
-            group["lr"] = learning_rate(step, steps)
-        loss = model(input_ids=ids, labels=labels, use_cache=False).loss
-        optimizer.zero_grad()
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        if step % 100 == 0 or step == steps - 1:
-            print(
-                f"step {step:5d}  loss {loss.item():.4f}  {time.monotonic() - start:5.0f} s",
-                flush=True,
-            )
+def draw_batches(pools: Pools, rng: random.Random) -> Batches:
+    """Write the chats of one step."""
+    # One shape a batch: long chats would otherwise make every row as wide as they are.
+    shape = draw(CHAT_SHAPES, rng)
+    return [[draw_chat(shape, pools, rng) for _ in range(BATCH)]]
 
 
 # --- Measuring ---------------------------------------------------------------------
 
 
-@torch.no_grad()
 def accuracy(
     model: Qwen3ForCausalLM,
     tokenizer: PreTrainedTokenizerFast,
-    questions: list[Question],
+    questions: Sequence[Question],
     sample: bool,
 ) -> tuple[float, float]:
     """Return the shares of right answers and of answers with a boxed number."""
-    model.eval()
     right = boxed = 0
-    # Prompts of one length form a batch, so that no padding is needed.
-    by_length: dict[int, list[tuple[Question, list[int]]]] = {}
-    for question in questions:
-        chat = [{"role": "user", "content": user_text(question)}]
-        text = tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True)
-        ids = tokenizer.encode(text)
-        by_length.setdefault(len(ids), []).append((question, ids))
-    for items in by_length.values():
-        prompts = torch.tensor([ids for _, ids in items])
-        out = model.generate(
-            prompts,
-            attention_mask=torch.ones_like(prompts),
-            max_new_tokens=16,
-            do_sample=sample,
-            **({"temperature": 1.0, "top_k": 0, "top_p": 1.0} if sample else {}),
-        )
-        replies = tokenizer.batch_decode(out[:, prompts.shape[1] :], skip_special_tokens=True)
-        for (question, _), reply in zip(items, replies, strict=True):
-            number = reply.removeprefix("\\boxed{").removesuffix("}")
-            if reply == f"\\boxed{{{number}}}" and number.isdecimal():
-                boxed += 1
-                right += int(number) == right_result(question)
+    chats = [[{"role": "user", "content": user_text(question)}] for question in questions]
+    texts = [tokenizer.apply_chat_template(chat, tokenize=False, add_generation_prompt=True) for chat in chats]
+    for question, reply in zip(questions, replies(model, tokenizer, texts, sample, longest=16), strict=True):
+        number = reply.removeprefix("\\boxed{").removesuffix("}")
+        if reply == f"\\boxed{{{number}}}" and number.isdecimal():
+            boxed += 1
+            right += int(number) == right_result(question)
     return right / len(questions), boxed / len(questions)
 
 
@@ -408,60 +233,17 @@ def measure(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, seed: i
                 print(f"{op} {name:8s} {mode:7s} right {right:6.1%}  boxed {boxed:6.1%}  n={len(questions)}")
 
 
-# --- Files -------------------------------------------------------------------------
-
-
-def write_json(path: Path, content: dict[str, Any]) -> None:
-    """Write ``content`` as an indented JSON file."""
-    path.write_text(json.dumps(content, indent=2) + "\n")
-
-
-def save(model: Qwen3ForCausalLM, tokenizer: PreTrainedTokenizerFast, out: Path) -> None:
-    """Write the Hugging Face directory.
-
-    Two files are then rewritten, so that releases of transformers before 5, which
-    serving engines may still use, read the same things from them as newer ones.
-    """
-    out.mkdir(parents=True, exist_ok=True)
-    ids = {name: getattr(tokenizer, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
-    model.generation_config = GenerationConfig(**ids)
-    model.save_pretrained(out)
-    tokenizer.save_pretrained(out)
-    config = json.loads((out / "config.json").read_text())
-    write_json(out / "config.json", config | {"rope_theta": MODEL["rope_theta"]})
-    write_json(
-        out / "tokenizer_config.json",
-        {
-            "tokenizer_class": "PreTrainedTokenizerFast",
-            "bos_token": PAD,
-            "eos_token": END,
-            "pad_token": PAD,
-            "additional_special_tokens": [START],
-            "model_input_names": ["input_ids", "attention_mask"],
-            "clean_up_tokenization_spaces": False,
-            "model_max_length": MODEL["max_position_embeddings"],
-        },
-    )
-    for path in out.iterdir():
-        path.chmod(0o644)  # the weights are written readable by their owner alone
-
-
 def main() -> None:
     """Train, measure and save."""
-    parser = argparse.ArgumentParser(description="Make the model builtin:tiny-math.")
-    parser.add_argument("--out", type=Path, required=True, help="directory to write")
-    parser.add_argument("--seed", type=int, default=SEED)
-    parser.add_argument("--steps", type=int, default=STEPS, help="fewer, for a quick try")
-    args = parser.parse_args()
-
-    torch.set_num_threads(1)  # the sums must not depend on how work is split
-    torch.manual_seed(args.seed)
-    torch.use_deterministic_algorithms(True)
-    tokenizer = make_tokenizer()
-    check_tokenizer(tokenizer)
-    model = make_model(tokenizer)
+    args = arguments("tiny-math", SEED, STEPS)
+    tokenizer = make_tokenizer(PHRASES, CHAT_TEMPLATE, MODEL["max_position_embeddings"])
+    check_tokenizer(tokenizer, PHRASES)
+    model = make_model(tokenizer, MODEL)
     print(f"{model.num_parameters():,} parameters, vocabulary {len(tokenizer)}")
-    train(model, tokenizer, args.seed, args.steps)
+    pools = {op: seen_questions(op) for op in MAX_OPERAND}
+    encoder = ChatEncoder(tokenizer)
+    check_encoder(encoder, pools)
+    train(model, encoder, lambda rng: draw_batches(pools, rng), args.seed, args.steps)
     save(model, tokenizer, args.out)
     measure(model, tokenizer, args.seed)
 

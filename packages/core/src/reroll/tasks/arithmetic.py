@@ -15,10 +15,15 @@ ENUMERATED = 1_000_000
 """Up to so many operand pairs a split is listed and shuffled, so that no pair comes twice."""
 
 
+def one_in_ten(identity: str) -> bool:
+    """Whether what `identity` names belongs to a held-out split, which a hash decides."""
+    digest = hashlib.sha256(identity.encode()).digest()
+    return int.from_bytes(digest[:4], "big") % 10 == 0
+
+
 def is_held_out(operation: str, a: int, b: int) -> bool:
     """Whether a pair belongs to the held-out split: one pair in ten, by hash, both orders together."""
-    digest = hashlib.sha256(f"{operation}:{min(a, b)}:{max(a, b)}".encode()).digest()
-    return int.from_bytes(digest[:4], "big") % 10 == 0
+    return one_in_ten(f"{operation}:{min(a, b)}:{max(a, b)}")
 
 
 class ArithmeticConfig(Config):
@@ -27,7 +32,7 @@ class ArithmeticConfig(Config):
     high: int = 99
     """Largest operand."""
     split: Literal["train", "held_out"] = "train"
-    """`held_out` pairs occur neither in `train` nor in the pre-training of `builtin:tiny-math`."""
+    """`held_out` pairs occur neither in `train` nor in the pre-training of the built-in models."""
     size: int | None = Field(None, gt=0)
     """Number of tasks; by default every pair of the split, or 100,000 where there are over a million pairs."""
     seed: int = 0
