@@ -260,6 +260,11 @@ class SimulatedRenderer:
     def decode(self, token_ids):
         return "an answer"
 
+    def parse(self, token_ids):
+        raise AssertionError("no harness here calls tools")
+
+    extend = parse
+
 
 class SimulatedTasks(TaskSet):
     name = "simulated"
@@ -283,7 +288,7 @@ class SimulatedScorer:
     def __init__(self, run):
         self._run = run
 
-    async def score_group(self, task, traces):
+    async def score_group(self, task, traces, keys=None):
         await self._run.delay()
         self._run.reaches("scorer")
         return [{"checked": self._verdict()} for _ in traces]

@@ -343,8 +343,8 @@ class WatchedEvents(GroupEvents):
         super().__init__(writers, run)
         self._run = run
 
-    def dispatched(self):
-        group_index = super().dispatched()
+    def dispatched(self, source=""):
+        group_index = super().dispatched(source)
         self._run.dispatched(group_index)
         return group_index
 
@@ -512,7 +512,7 @@ def make_session(run, writers):
         events,
         [ZeroVariance()],
         GroupBuffer(size, asynchronous.capacity(size)),
-        plan,
+        {"": plan},
         collections=scenario.collections,
         concurrent=asynchronous.concurrent_groups(rollout),
         homogeneous=publisher.mode.homogeneous_groups,

@@ -168,8 +168,8 @@ def test_an_error_in_a_groups_task_ends_the_run_while_the_trainer_works(run_file
                 started.set()
                 await asyncio.Event().wait()
 
-            async def broken(group):
-                await score(group)
+            async def broken(group, *arguments):
+                await score(group, *arguments)
                 if group.group_index >= 4:  # of the collection that is generated while the first is trained on
                     await started.wait()
                     raise ZeroDivisionError("in a plugin")

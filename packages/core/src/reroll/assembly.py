@@ -18,7 +18,6 @@ from reroll.api import (
     PromptFilter,
     RunContext,
     Seeds,
-    Selection,
     WorkerDied,
 )
 from reroll.checkpoints.config import CheckpointSection
@@ -53,18 +52,21 @@ from reroll.rollouts.async_config import AsyncSection
 from reroll.rollouts.buffer import GroupBuffer
 from reroll.rollouts.config import EvalSection, RolloutSection, seeds
 from reroll.rollouts.debug_config import DebugSection
-from reroll.rollouts.evaluation import Evaluator
 from reroll.rollouts.events import GroupEvents
 from reroll.rollouts.groups import GroupMaker, GroupPlan
 from reroll.rollouts.producer import Producer
 from reroll.rollouts.replayed import SavedCollections
-from reroll.rollouts.scoring.scorer import Scorer, SelectedVerifier
+from reroll.rollouts.scoring.scorer import Scorer
 from reroll.serving.config import ServingSection
 from reroll.serving.router import LeastOutstandingTokensRouter
 from reroll.session import Session
+from reroll.sources import TaskSets, make_cursor, make_evaluators, make_plans
 from reroll.tasks.config import DataSection
 from reroll.tasks.cursor import Cursor
+from reroll.tasks.installed import InstalledTools
+from reroll.tasks.mixture import Mixture
 from reroll.tasks.render import Renderer
+from reroll.tasks.toolbox import Toolbox
 from reroll.training.config import ObjectiveSection, TrainerSection
 from reroll.training.trainer import Trainer, start_trainer, trainer_specs
 from reroll.workers.together import together, uninterrupted
@@ -106,8 +108,8 @@ async def open_session(
         placement: Placement = run.make("placements", run.get(PlacementSection).backend)
         placement.on_death = on_death
         parts.push_async_callback(placement.close)
-        judges = {item.name: _selected(run, item) for item in data.verifiers}
-        scorer = Scorer(judges, rollout.scoring, output / "logs", display.warn)
+        task_sets = TaskSets(run, output, display.warn)
+        scorer = Scorer(task_sets.verifiers, rollout.scoring, output / "logs", display.warn)
         parts.push_async_callback(scorer.close)
         engine_count = 0 if replayed else run.get(ServingSection).num_engines
         trainer, engines = await _start_workers(run, placement, files, output, run_seed, engine_count, display.warn)
@@ -123,8 +125,9 @@ async def open_session(
             verifier_weights=data.weights(),
             failure_policy=rollout.failure_policy,
             rollout_seed=rollout_seed,
+            toolbox=Toolbox(InstalledTools(run, data.tools)),
         )
-        cursor = _cursor(run, renderer, filters, data_seed)
+        cursor = make_cursor(run, task_sets, renderer, filters)
         gate = HeldAdmission(admission)
         publisher = _publisher(run, trainer, engines, router, gate, display)
         parts.push_async_callback(publisher.transport.close)
@@ -134,7 +137,8 @@ async def open_session(
         if replayed:
             producer: Producer | SavedCollections = _saved_collections(run, replayed, events, context)
         else:
-            producer = _producer(run, cursor, maker, events, publisher, context.start_rollout_id)
+            plans = make_plans(run, task_sets, files)
+            producer = _producer(run, cursor, maker, events, publisher, plans, context.start_rollout_id, display.warn)
         checkpoints = _checkpointer(run, start.identity, context, trainer, display)
         if checkpoints is not None:
             parts.push_async_callback(checkpoints.close)
@@ -148,7 +152,7 @@ async def open_session(
             events=events,
             objective=run.get(ObjectiveSection),
             advantage=run.make("advantages", run.get(ObjectiveSection).advantage_estimator),
-            evaluators=[] if replayed else _evaluators(run, maker),
+            evaluators=[] if replayed else make_evaluators(run, task_sets, maker, files, display.warn),
             trainer=trainer,
             engines=engines,
             publisher=turns or publisher,
@@ -198,24 +202,6 @@ def _prompt_filters(run: LoadedRunFile, warn: Callable[[str], None]) -> dict[str
     return filters
 
 
-def _evaluators(run: LoadedRunFile, maker: GroupMaker) -> list[Evaluator]:
-    rollout = run.get(RolloutSection)
-    return [Evaluator(item, run.make("task_sets", item.task_set), maker, rollout) for item in run.get(EvalSection).sets]
-
-
-def _cursor(run: LoadedRunFile, renderer: Renderer, filters: Mapping[str, PromptFilter], seed: int) -> Cursor:
-    data, rollout = run.get(DataSection), run.get(RolloutSection)
-    return Cursor(
-        run.make("task_sets", data.task_set),
-        renderer.render,
-        filters,
-        max_prompt_len=min(rollout.rollout_max_prompt_len, rollout.max_context - 1),
-        seed=seed,
-        shuffle=data.shuffle,
-        epochs=data.epochs,
-    )
-
-
 def _checkpointer(
     run: LoadedRunFile, identity: Identity | None, context: RunContext, trainer: Trainer, display: Display
 ) -> Checkpointer | None:
@@ -240,28 +226,29 @@ def _saved_collections(run: LoadedRunFile, source: Path, events: GroupEvents, co
 
 
 def _producer(
-    run: LoadedRunFile, cursor: Cursor, maker: GroupMaker, events: GroupEvents, publisher: Publisher, first: int
+    run: LoadedRunFile,
+    cursor: Cursor | Mixture,
+    maker: GroupMaker,
+    events: GroupEvents,
+    publisher: Publisher,
+    plans: Mapping[str, GroupPlan],
+    first: int,
+    warn: Callable[[str], None],
 ) -> Producer:
     rollout, asynchronous, size = run.get(RolloutSection), run.get(AsyncSection), collection_size(run)
-    plan = GroupPlan(
-        rollout_id=0,
-        size=rollout.n_samples_per_prompt,
-        sampling=rollout.sampling(seed=0),
-        max_context=rollout.max_context,
-        purpose="train",
-    )
     return Producer(
         cursor,
         maker,
         events,
         [run.make("group_filters", item) for item in rollout.group_filters],
         GroupBuffer(size, asynchronous.capacity(size)),
-        plan,
+        plans,
         collections=rollout.num_rollout,
         concurrent=asynchronous.concurrent_groups(rollout),
         homogeneous=publisher.mode.homogeneous_groups,
         retry=asynchronous.unused_samples_handler == "retry",
         first=first,
+        warn=warn,
     )
 
 
@@ -299,10 +286,6 @@ def _recovery(
         warn=display.warn,
         share_devices=colocated,
     )
-
-
-def _selected(run: LoadedRunFile, item: Selection) -> SelectedVerifier:
-    return SelectedVerifier(run.make("verifiers", item), run.plugins.get("verifiers", item.name).distribution)
 
 
 async def _start_workers(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from reroll.api import Problem, Selection
 from reroll.checkpoints.config import CheckpointSection
@@ -17,7 +17,7 @@ from reroll.rollouts.buffer import CollectionSize
 from reroll.rollouts.config import EvalSection, RolloutSection, seeds
 from reroll.serving.config import ServingSection
 from reroll.serving.sglang.section import SGLangSection
-from reroll.tasks.config import DataSection
+from reroll.tasks.config import DataSection, DataSource
 from reroll.training.config import ObjectiveSection, TrainerSection
 
 
@@ -29,6 +29,52 @@ def global_batch_size(run: LoadedRunFile) -> int:
 def updates_per_collection(run: LoadedRunFile) -> int:
     """Optimizer steps of one collection."""
     return run.get(RolloutSection).collection_size // global_batch_size(run)
+
+
+class Limits(NamedTuple):
+    """Bounds of a data source, in tokens. `max_context` is of prompt and responses together, None for the model's
+    positions; `max_response_len` is of one turn."""
+
+    max_prompt_len: int
+    max_response_len: int
+    max_context: int | None
+
+
+def source_limits(run: LoadedRunFile, source: DataSource) -> Limits:
+    """What a data source may have. A listed one is bound by what the trainer takes, unless it says otherwise."""
+    rollout, trained = run.get(RolloutSection), run.get(TrainerSection).max_sequence_length
+    context: int | None = rollout.max_context
+    if source.max_total_tokens == "None":
+        context = None
+    elif source.max_total_tokens is not None:
+        context = source.max_total_tokens
+    elif run.get(DataSection).sources and trained is not None:
+        context = trained
+    return Limits(
+        source.max_prompt_len or rollout.rollout_max_prompt_len,
+        source.max_response_len or rollout.rollout_max_response_len,
+        context,
+    )
+
+
+def source_problems(run: LoadedRunFile) -> Iterator[Problem]:
+    """Do a source's lengths leave room for an answer, and can they be trained on?"""
+    trained = run.get(TrainerSection).max_sequence_length
+    for index, source in enumerate(run.get(DataSection).sources):
+        total, limits = source.max_total_tokens, source_limits(run, source)
+        if isinstance(total, int) and trained is not None and total > trained:
+            yield Problem(
+                f"data.sources[{index}].max_total_tokens",
+                f"{total} is longer than the {trained} tokens of trainer.max_sequence_length",
+                'lower it, raise trainer.max_sequence_length, or set it to "None" to train on whatever comes',
+            )
+        if limits.max_context is not None and limits.max_prompt_len >= limits.max_context:
+            key = "max_prompt_len" if source.max_prompt_len else "max_total_tokens"
+            yield Problem(
+                f"data.sources[{index}].{key}",
+                f"a prompt of {limits.max_prompt_len} tokens leaves no room for an answer within {limits.max_context}",
+                "lower max_prompt_len, or raise max_total_tokens",
+            )
 
 
 def collection_size(run: LoadedRunFile) -> CollectionSize:
@@ -171,6 +217,7 @@ def size_problems(run: LoadedRunFile) -> Iterator[Problem]:
             f"{longest} is shorter than the {rollout.max_context} tokens that a rollout may have",
             f"set rollout.rollout_max_context_len to {longest}, or raise it to {rollout.max_context}",
         )
+    yield from source_problems(run)
     yield from transport_problems(run)
     yield from colocation_problems(run)
     for key, needed in longest_contexts(run):
@@ -194,6 +241,9 @@ def longest_contexts(run: LoadedRunFile) -> Iterator[tuple[str, int]]:
     """Most tokens of prompt and response together, of training and of each evaluation set."""
     rollout = run.get(RolloutSection)
     yield "rollout", rollout.max_context
+    for index, source in enumerate(run.get(DataSection).sources):
+        limits = source_limits(run, source)
+        yield f"data.sources[{index}]", limits.max_context or limits.max_prompt_len + limits.max_response_len
     for index, item in enumerate(run.get(EvalSection).sets):
         yield f"eval.sets[{index}]", item.max_context(rollout)
 
@@ -260,7 +310,7 @@ def make_plan(run: LoadedRunFile) -> dict[str, Any]:
             "because": reasons or ["one optimizer step a collection: the training forward serves"],
         },
         "data": {
-            "task_set": settings["data"]["task_set"],
+            **_data_plan(run, settings),
             "verifiers": run.get(DataSection).weights(),
         },
         "checkpoint": {
@@ -276,6 +326,14 @@ def make_plan(run: LoadedRunFile) -> dict[str, Any]:
             for name, section in run.sections.items()
         },
     }
+
+
+def _data_plan(run: LoadedRunFile, settings: dict[str, Any]) -> dict[str, Any]:
+    sources = run.get(DataSection).sources
+    if not sources:
+        return {"task_set": settings["data"]["task_set"]}
+    listed = zip(sources, settings["data"]["sources"], strict=True)
+    return {"sources": {source.name: {**given, **source_limits(run, source)._asdict()} for source, given in listed}}
 
 
 def _aggregation(run: LoadedRunFile) -> str:

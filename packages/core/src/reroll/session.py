@@ -30,6 +30,7 @@ from reroll.reporting.metrics import (
     collection_metrics,
     pipeline_metrics,
     publication_metrics,
+    source_metrics,
     step_metrics,
     training_metrics,
 )
@@ -43,8 +44,9 @@ from reroll.rollouts.groups import GroupMaker
 from reroll.rollouts.producer import Producer
 from reroll.rollouts.replayed import SavedCollections
 from reroll.tasks.cursor import Cursor
+from reroll.tasks.mixture import Mixture
 from reroll.traces.samples import collection_samples, unweighted_samples
-from reroll.traces.saved import UNUSED, SavedGroup, mark_complete, save_groups, write_traces
+from reroll.traces.saved import ROLLOUTS, UNUSED, SavedGroup, mark_complete, save_groups, write_traces
 from reroll.training.config import ObjectiveSection
 from reroll.training.trainer import Trainer
 from reroll.workers.together import first_cause, uninterrupted
@@ -58,7 +60,7 @@ class Session:
     objective: ObjectiveSection
     evaluation: EvalSection
     context: RunContext
-    cursor: Cursor
+    cursor: Cursor | Mixture
     maker: GroupMaker
     producer: Producer | SavedCollections
     events: GroupEvents
@@ -125,7 +127,7 @@ class Session:
             self.events.left(item.group.group_index, item.leaves("returned"))
         self.events.return_rest()
         rest = [*_saved(expired, "expired"), *_saved(queued, "returned")]
-        path = self.context.output / "rollouts" / UNUSED
+        path = self.context.output / ROLLOUTS / UNUSED
         try:
             if rest:
                 write_traces(path, rest)
@@ -303,7 +305,7 @@ class Session:
         else:
             remedy = (
                 f"Responses of one prompt must differ in reward: check the verdicts in "
-                f"{self.context.output / 'rollouts'}, choose harder or easier tasks, or raise rollout.temperature or "
+                f"{self.context.output / ROLLOUTS}, choose harder or easier tasks, or raise rollout.temperature or "
                 "rollout.n_samples_per_prompt"
             )
         return f"{collections} collections in a row held no group to train on; the last one: {listed}. {remedy}"
@@ -326,11 +328,13 @@ class Session:
             self._warn(groups)
             path = self.context.output / "eval" / name / f"step_{step}" / "rollouts.jsonl"
             saved = [SavedGroup(group, Decision("passed")) for group in groups]
-            await asyncio.to_thread(write_traces, path, saved)
+            if result is not None:
+                await asyncio.to_thread(write_traces, path, saved)
             self.producer.evaluate(begins=False)
-            self.summary.evaluations.append(asdict(result))
-            self.trackers.log(step, result.metrics())
-            self.display.evaluated(name, asdict(result))
+            if result is not None:
+                self.summary.evaluations.append(asdict(result))
+                self.trackers.log(step, result.metrics())
+                self.display.evaluated(name, asdict(result))
             if self._began is not None:
                 self._evaluation_seconds += asyncio.get_running_loop().time() - begun
 
@@ -353,6 +357,8 @@ class Session:
         ages = collection.staleness()
         consumed = [age for item, age in zip(collection.groups, ages, strict=True) if item.passed]
         metrics = collection_metrics(decided, consumed) | training_metrics(steps) | self.events.metrics()
+        if isinstance(self.cursor, Mixture):
+            metrics |= source_metrics(decided, self.cursor.sources, self.events.by_source)
         metrics["rollout/collections"] = collection.rollout_id + 1
         metrics["rollout/skipped_prompts"] = self.cursor.skipped.total()
         metrics |= pipeline_metrics(self.events.ledger.summary(), self.events.retried) | now.since(before)

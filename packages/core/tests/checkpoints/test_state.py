@@ -106,7 +106,7 @@ def prompts(path, *questions, **config):
 
 
 def data_of(task_set, shuffle=True, **selection):
-    return data_identity({"data": {"task_set": selection, "shuffle": shuffle}}, task_set)
+    return data_identity({"data": {"task_set": selection, "shuffle": shuffle}}, {"only": task_set})
 
 
 def identity(**changes):

@@ -26,7 +26,7 @@ def module(name="stranger", **hooks):
 def test_built_ins_come_through_the_hooks():
     manager = load_plugins()
     assert manager.get("verifiers", "regex").distribution == "reroll"
-    assert {"addition", "multiplication", "file"} <= set(manager.names("task_sets"))
+    assert {"addition", "multiplication", "calculations", "file"} <= set(manager.names("task_sets"))
     assert all(record.error is None for record in manager.ask_all() if record.distribution == "reroll")
 
 

@@ -81,7 +81,7 @@ class EqualsTarget:
         self.verdicts = verdicts
         self.asked = []
 
-    async def score_group(self, task, traces):
+    async def score_group(self, task, traces, keys=None):
         self.asked.append((task.key, [trace.completion for trace in traces]))
         await asyncio.sleep(0)
         if self.verdicts:
@@ -123,7 +123,7 @@ def make(engine, scorer=None, harness=None, failure_policy="exclude", weights=No
     engines = engine if isinstance(engine, list) else [engine]
     return GroupMaker(
         harness=harness or SingleTurn(),
-        renderer=SimpleNamespace(render=None, decode=lambda ids: " ".join(map(str, ids))),
+        renderer=SimpleNamespace(render=None, parse=None, extend=None, decode=lambda ids: " ".join(map(str, ids))),
         router=RecordingRouter(engines),
         admission=GroupAdmission(),
         scorer=scorer or EqualsTarget(),
@@ -293,7 +293,7 @@ def test_what_is_no_property_of_one_response_ends_everything(error):
 
 def test_a_scorer_whose_plugin_breaks_its_contract_ends_everything():
     class Broken:
-        async def score_group(self, task, traces):
+        async def score_group(self, task, traces, keys=None):
             raise PluginError("verifier 'v' gave a text")
 
     with pytest.raises(PluginError, match="verifier 'v' gave a text"):
@@ -379,7 +379,7 @@ def test_scoring_does_not_hold_the_gate():
     drained = []
 
     class WaitsForTheGate(EqualsTarget):
-        async def score_group(self, task, traces):
+        async def score_group(self, task, traces, keys=None):
             await asyncio.wait_for(maker.admission.drained(), 20)
             drained.append(maker.admission.in_flight)
             return await super().score_group(task, traces)

@@ -135,3 +135,22 @@ def test_missing_and_empty_files(tmp_path):
     (tmp_path / "empty.jsonl").write_text("\n")
     with pytest.raises(TaskError, match="holds no rows"):
         len(FileTaskSet(FileConfig(path=tmp_path / "empty.jsonl")))
+
+
+def test_tools_of_a_row_may_be_named_and_their_schemas_stand_for_them(tmp_path):
+    from reroll.config import load_run_file
+    from reroll.plugins import load_plugins
+    from reroll.tasks.calculator import Calculator
+
+    rows = tmp_path / "rows.jsonl"
+    own = {"type": "function", "function": {"name": "own", "parameters": {}}}
+    lines = [{"prompt": "q", "targets": {"v": "1"}, "tools": tools} for tools in (["calculator", own], ["abacus"], "x")]
+    rows.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    tasks = FileTaskSet(FileConfig(path=rows))
+    run = load_run_file(None, ['model.path="builtin:tiny-math"', 'data.verifiers=["exact_match"]'], load_plugins())
+    tasks.open(run, None, 0)
+    assert tasks.task(0).tools == [Calculator().schema(), own]
+    with pytest.raises(TaskError, match=r"rows.jsonl:2: tools names 'abacus'.*there are: calculator"):
+        tasks.task(1)
+    with pytest.raises(TaskError, match="rows.jsonl:3: tools = 'x' is no list"):
+        tasks.task(2)

@@ -74,21 +74,35 @@ def read_state(folder: Path) -> RunState:
         raise CheckpointError(f"{folder}: {error}; use another checkpoint") from None
 
 
-def data_identity(settings: Mapping[str, Any], task_set: TaskSet) -> dict[str, Any]:
+def data_identity(settings: Mapping[str, Any], task_sets: Mapping[str, TaskSet]) -> dict[str, Any]:
     """What the training tasks and their order follow from.
 
     Args:
         settings: the resolved run file.
-        task_set: the one that it selects.
+        task_sets: those that it selects, by the names of their data sources.
     """
+    data = settings["data"]
+    found = {name: _fingerprint(task_set) for name, task_set in task_sets.items()}
+    if not data.get("sources"):
+        return {"task_set": data["task_set"], "shuffle": data["shuffle"], "fingerprint": next(iter(found.values()))}
+    sources = {
+        source["name"]: {
+            "task_set": source["task_set"],
+            "ratio": source.get("ratio"),
+            "fingerprint": found[source["name"]],
+        }
+        for source in data["sources"]
+    }
+    return {"sources": sources, "shuffle": data["shuffle"], "fingerprint": None}
+
+
+def _fingerprint(task_set: TaskSet) -> str | None:
+    """None for what is known by its settings alone: a stream, and what grows while runs go on."""
     try:
         len(task_set)
     except TypeError:
-        fingerprint = None  # a stream is known by its settings alone
-    else:
-        fingerprint = task_set.fingerprint()
-    data = settings["data"]
-    return {"task_set": data["task_set"], "shuffle": data["shuffle"], "fingerprint": fingerprint}
+        return None
+    return None if task_set.online else task_set.fingerprint()
 
 
 def model_identity(files: ModelFiles) -> dict[str, dict[str, Any]]:

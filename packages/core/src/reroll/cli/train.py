@@ -17,6 +17,7 @@ def train(run_file: RunFileArgument, set_: SetOption = None) -> None:
     from reroll.cli.validate import file_problems
     from reroll.runner import run_training
     from reroll.training.trainer import require_training_extra
+    from reroll.workers.together import leaving_nothing
 
     began = time.perf_counter()
     run = load(run_file, set_)
@@ -24,4 +25,4 @@ def train(run_file: RunFileArgument, set_: SetOption = None) -> None:
     problems = list(file_problems(run, thorough=False))
     if problems:
         raise RunFileError(problems)
-    raise typer.Exit(asyncio.run(run_training(run, began)))
+    raise typer.Exit(asyncio.run(leaving_nothing(run_training(run, began))))

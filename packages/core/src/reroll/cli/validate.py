@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
 
 from reroll.cli.options import RunFileArgument, SetOption, load
 
 if TYPE_CHECKING:
-    from reroll.api import Problem
+    from reroll.api import Problem, Selection, TaskSet
     from reroll.config import LoadedRunFile
+    from reroll.tasks.render import Renderer
 
 
 def validate(run_file: RunFileArgument, set_: SetOption = None) -> None:
@@ -37,14 +38,15 @@ def file_problems(run: LoadedRunFile, thorough: bool) -> Iterator[Problem]:
     yield from map(run.locate, found)
     if found:
         return
-    key = "data.task_set"
-    try:
-        for lengths in prompt_lengths(run, most=None if thorough else 1):
-            key = lengths.key
-            if thorough and not lengths.kept:
-                yield run.locate(Problem(key, lengths.note))
-    except RerollError as error:
-        yield run.locate(Problem(key, str(error)))
+    renderer = _renderer(run)
+    for item in _prompt_sets(run):
+        try:
+            lengths = item.lengths(run, renderer, most=None if thorough else 1)
+        except RerollError as error:
+            yield run.locate(Problem(item.key, str(error)))
+            return
+        if thorough and lengths is not None and not lengths.kept:
+            yield run.locate(Problem(lengths.key, lengths.note))
 
 
 class PromptLengths(NamedTuple):
@@ -53,6 +55,8 @@ class PromptLengths(NamedTuple):
     key: str
     lengths: list[int]
     limit: int
+    limited_by: str
+    """The key that says the limit."""
 
     @property
     def kept(self) -> int:
@@ -61,32 +65,90 @@ class PromptLengths(NamedTuple):
     @property
     def note(self) -> str:
         total = len(self.lengths)
+        if not total:
+            return "has no task that can be dispatched"
         return (
             f"{total - self.kept} of {total} prompts have more than {self.limit} tokens and are skipped; the longest "
-            f"has {max(self.lengths)}: raise rollout.rollout_max_prompt_len"
+            f"has {max(self.lengths)}: raise {self.limited_by}"
         )
 
 
-def prompt_lengths(run: LoadedRunFile, most: int | None = None) -> Iterator[PromptLengths]:
-    """Renders the first `most` prompts of the training set and of each evaluation set; of a streaming set the first."""
-    from reroll.models.config import ModelSection
-    from reroll.models.files import resolve_model
-    from reroll.rollouts.config import EvalSection, RolloutSection
-    from reroll.tasks.config import DataSection
-    from reroll.tasks.render import Renderer
+class PromptSet(NamedTuple):
+    """A training or evaluation set: its key, the tokens that its prompts may have, and what runs its conversations."""
 
-    template, rollout = run.get(ModelSection).chat_template, run.get(RolloutSection)
-    files = resolve_model(run.get(ModelSection).path)
-    renderer = Renderer(files, template.read_text("utf-8") if template else None)
-    sets = [("data.task_set", run.get(DataSection).task_set, rollout.rollout_max_prompt_len)]
-    for index, item in enumerate(run.get(EvalSection).sets):
-        limit = item.max_prompt_len or rollout.rollout_max_prompt_len
-        sets.append((f"eval.sets[{index}].task_set", item.task_set, limit))
-    for key, selection, limit in sets:
-        tasks = run.make("task_sets", selection)
+    key: str
+    selection: Selection
+    limit: int
+    limited_by: str
+    harness: Selection
+
+    def lengths(self, run: LoadedRunFile, renderer: Renderer, most: int | None = None) -> PromptLengths | None:
+        """Renders the first `most` prompts; of a streaming set the first, and None of one that only a run fills.
+        TaskError where tasks offer tools that the model cannot call."""
+        from reroll.tasks.config import data_seed, open_task_set
+
+        tasks = open_task_set(run, self.selection, None, data_seed(run))
+        if tasks.online:
+            return None
         try:
             size = len(tasks)
         except TypeError:
             size = 1
-        wanted = size if most is None else min(size, most)
-        yield PromptLengths(key, [len(renderer.render(tasks.task(i)).token_ids) for i in range(wanted)], limit)
+        lengths: list[int] = []
+        harness: Any = run.component("harnesses", self.harness.name)
+        for index in range(size if most is None else min(size, most)):
+            found = _length(renderer, tasks, index, harness.calls_tools)
+            lengths += [] if found is None else [found]
+        return PromptLengths(self.key, lengths, self.limit, self.limited_by)
+
+
+def _length(renderer: Renderer, tasks: TaskSet, index: int, calls_tools: bool) -> int | None:
+    """Tokens of a task's prompt; None where the run would pass it over."""
+    from reroll.api import TaskError
+    from reroll.tasks.config import bound_task
+
+    try:
+        task = bound_task(tasks, index)
+        length = len(renderer.render(task).token_ids)
+    except TaskError:
+        if not tasks.lazy:
+            raise
+        return None
+    if task.tools and calls_tools:
+        renderer.call_format()
+    return length
+
+
+def prompt_lengths(run: LoadedRunFile) -> Iterator[PromptLengths]:
+    """Of every set that there is before the run."""
+    renderer = _renderer(run)
+    for item in _prompt_sets(run):
+        if (found := item.lengths(run, renderer)) is not None:
+            yield found
+
+
+def _prompt_sets(run: LoadedRunFile) -> Iterator[PromptSet]:
+    from reroll.plan import source_limits
+    from reroll.rollouts.config import EvalSection, RolloutSection
+    from reroll.tasks.config import DataSection
+
+    rollout, data = run.get(RolloutSection), run.get(DataSection)
+    common = "rollout.rollout_max_prompt_len"
+    for (key, selection), source in zip(data.task_sets(), data.all_sources(), strict=True):
+        limit, own = source_limits(run, source).max_prompt_len, key.removesuffix("task_set") + "max_prompt_len"
+        limited_by = own if data.sources else common
+        yield PromptSet(key, selection, limit, limited_by, source.harness or rollout.harness)
+    for index, item in enumerate(run.get(EvalSection).sets):
+        limit = item.max_prompt_len or rollout.rollout_max_prompt_len
+        limited_by = f"eval.sets[{index}].max_prompt_len" if item.max_prompt_len else common
+        key, harness = f"eval.sets[{index}].task_set", item.harness or rollout.harness
+        yield PromptSet(key, item.task_set, limit, limited_by, harness)
+
+
+def _renderer(run: LoadedRunFile) -> Renderer:
+    from reroll.models.config import ModelSection
+    from reroll.models.files import resolve_model
+    from reroll.tasks.render import Renderer
+
+    section = run.get(ModelSection)
+    return Renderer(resolve_model(section.path), section.chat_template_text())

@@ -66,6 +66,6 @@ def make_context(
         ),
         seeds=seeds,
         output=start.output,
-        data=settings["data"]["task_set"],
+        data=settings["data"].get("task_set", settings["data"]["sources"]),
         filters={name: prompt_filter.fingerprint for name, prompt_filter in filters.items()},
     )

@@ -31,7 +31,7 @@ from reroll.models.files import resolve_model
 from reroll.reporting.config import OutputSection
 from reroll.rollouts.config import seeds
 from reroll.rollouts.debug_config import DebugSection
-from reroll.tasks.config import DataSection
+from reroll.tasks.config import DataSection, open_task_set
 from reroll.traces.saved import move_aside
 
 
@@ -93,7 +93,7 @@ def begin(run: LoadedRunFile, output: Path, tell: Callable[[str], None], warn: C
         )
     resumed = _resumed(run, output, before, warn)
     run_id = resumed.state.identity.run_id if resumed and resumed.same_run else secrets.token_hex(8)
-    identity = _identity(run, run_id, resumed)
+    identity = _identity(run, output, run_id, resumed)
     if resumed:
         _check_identity(resumed, identity)
         for change in changed_settings(resumed.state.settings, run.to_toml()):
@@ -115,14 +115,16 @@ def begin(run: LoadedRunFile, output: Path, tell: Callable[[str], None], warn: C
     return Start(output, attempt, resumed, run_id, identity)
 
 
-def _identity(run: LoadedRunFile, run_id: str, resumed: Resumed | None) -> Identity | None:
+def _identity(run: LoadedRunFile, output: Path, run_id: str, resumed: Resumed | None) -> Identity | None:
     if run.get(CheckpointSection).save_interval is None and resumed is None:
         return None
     run_seed, data_seed, rollout_seed = seeds(run)
+    sources = run.get(DataSection).all_sources()
+    task_sets = {source.name: open_task_set(run, source.task_set, output, data_seed) for source in sources}
     return Identity(
         run_id=run_id,
         seeds={"run": run_seed, "data": data_seed, "rollout": rollout_seed},
-        data=data_identity(run.to_toml(), run.make("task_sets", run.get(DataSection).task_set)),
+        data=data_identity(run.to_toml(), task_sets),
         model=model_identity(resolve_model(run.get(ModelSection).path)),
     )
 

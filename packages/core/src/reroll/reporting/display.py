@@ -6,6 +6,7 @@ import logging
 import sys
 import time
 from collections.abc import Mapping
+from itertools import count
 from typing import Any
 
 from rich.console import Console
@@ -22,7 +23,8 @@ class Display:
         self._start: float | None = None
         self._accuracy: float | None = None
         self._total = total
-        self._warnings = 0
+        self._warnings = count(1)
+        """Gives each warning its number, in one step: they come from threads as well."""
         self._progress: Progress | None = None
         if self.console.is_terminal:
             self._progress = Progress(
@@ -44,9 +46,9 @@ class Display:
     def warn(self, text: str) -> None:
         """A warning: into the log always, here as long as there are few, so that many do not bury the rest."""
         logging.getLogger("reroll").warning(text)
-        self._warnings += 1
-        if self._warnings <= MOST_WARNINGS:
-            more = "; further warnings are in run.log" if self._warnings == MOST_WARNINGS else ""
+        number = next(self._warnings)
+        if number <= MOST_WARNINGS:
+            more = "; further warnings are in run.log" if number == MOST_WARNINGS else ""
             self.line(f"warning: {text}{more}")
 
     def evaluated(self, name: str, result: Mapping[str, Any]) -> None:

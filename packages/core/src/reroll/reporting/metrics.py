@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from statistics import fmean, pstdev
 from typing import Any
 
-from reroll.api import Decision, Group, PublicationReport
+from reroll.api import Decision, Disposition, Group, PublicationReport, Trace
 
 
 @dataclass(frozen=True)
@@ -59,6 +59,7 @@ def collection_metrics(decided: Sequence[tuple[Group, Decision]], staleness: Seq
     lengths = [trace.response_tokens for trace in traces]
     outcomes = Counter(decision.outcome for _, decision in decided)
     return {
+        **reported_metrics(traces),
         "rollout/reward": fmean(rewards) if rewards else 0.0,
         "rollout/reward_std": pstdev(rewards) if rewards else 0.0,
         **{f"rollout/reward/{name}": fmean(values) for name, values in by_verifier.items()},
@@ -76,6 +77,36 @@ def collection_metrics(decided: Sequence[tuple[Group, Decision]], staleness: Seq
         "staleness/max": max(staleness, default=0),
         **{f"staleness/groups_{steps}": count for steps, count in sorted(Counter(staleness).items())},
     }
+
+
+def reported_metrics(traces: Sequence[Trace]) -> dict[str, float]:
+    """Means of what harnesses and task sets report of traces, over those that report it."""
+    found: dict[str, list[float]] = {}
+    for trace in traces:
+        for name, value in trace.metrics.items():
+            found.setdefault(name, []).append(value)
+    return {name: fmean(values) for name, values in found.items()}
+
+
+def source_metrics(
+    decided: Sequence[tuple[Group, Decision]], names: Iterable[str], ended: Mapping[str, Mapping[Disposition, int]]
+) -> dict[str, float]:
+    """Of each data source: its groups in one collection, and how its dispatches have ended since the run began."""
+    metrics: dict[str, float] = {}
+    for name in names:
+        own = [(group, decision) for group, decision in decided if group.env_name == name]
+        rewards = [reward for group, _ in own for reward in group.scored_rewards]
+        traces = [trace for group, _ in own for trace in group.traces]
+        found = {
+            **reported_metrics(traces),
+            "groups": len(own),
+            "groups_passed": sum(decision.outcome == "passed" for _, decision in own),
+            **({"reward": fmean(rewards)} if rewards else {}),
+            **({"response_tokens": fmean(trace.response_tokens for trace in traces)} if traces else {}),
+            **{f"dispatches_{disposition}": count for disposition, count in ended.get(name, {}).items()},
+        }
+        metrics |= {f"source/{name}/{metric}": float(value) for metric, value in found.items()}
+    return metrics
 
 
 def pipeline_metrics(ledger: Mapping[str, int], retried: int) -> dict[str, float]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from fractions import Fraction
 from math import floor
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import Field, field_validator
 
@@ -15,7 +15,7 @@ from reroll.models.config import ModelSection
 from reroll.models.files import ModelError, resolve_model
 from reroll.rollouts.scoring.config import ScoringConfig
 from reroll.serving.limits import MOST_TOP_K
-from reroll.tasks.config import DataSection, check_task_set
+from reroll.tasks.config import DataSection, check_task_set, data_seed, task_set_problems
 
 
 class RolloutSection(ConfigSection):
@@ -82,14 +82,14 @@ class RolloutSection(ConfigSection):
         """Decided groups that close a collection."""
         return times(self.over_sampling_factor, self.rollout_batch_size)
 
-    def sampling(self, seed: int) -> SamplingParams:
-        """The training sampling parameters with a response's own seed."""
+    def sampling(self, seed: int, max_new_tokens: int | None = None) -> SamplingParams:
+        """The training sampling parameters with a response's own seed, and with another limit where one is given."""
         return SamplingParams(
             temperature=self.temperature,
             top_p=self.top_p,
             top_k=self.top_k,
             min_p=self.min_p,
-            max_new_tokens=self.rollout_max_response_len,
+            max_new_tokens=max_new_tokens or self.rollout_max_response_len,
             stop_token_ids=tuple(self.stop_token_ids),
             stop=tuple(self.stop),
             seed=seed,
@@ -110,7 +110,9 @@ class RolloutSection(ConfigSection):
                 "raise it, or lower rollout_max_response_len",
             )
         sum_of_both = self.rollout_max_prompt_len + self.rollout_max_response_len
-        if limit is not None and limit > sum_of_both:
+        harness: Any = run.component("harnesses", self.harness.name)
+        turns = harness.calls_tools or bool(run.get(DataSection).sources)  # sources have their own
+        if limit is not None and limit > sum_of_both and not turns:
             yield Problem(
                 "rollout.rollout_max_context_len",
                 f"{limit} can never be reached: prompt and response together have at most {sum_of_both} tokens",
@@ -178,6 +180,8 @@ class EvalSet(Config):
     """Draw among the k most likely tokens; -1 switches it off."""
     max_response_len: int | None = Field(None, gt=0)
     """Most tokens of a response; by default `rollout.rollout_max_response_len`."""
+    harness: Annotated[Selection | None, Hook("harnesses")] = None
+    """How its tasks become conversations; by default `rollout.harness`, or for replayed rollouts their own harness."""
     max_prompt_len: int | None = Field(None, gt=0)
     """Longer prompts are left out and counted; by default `rollout.rollout_max_prompt_len`."""
 
@@ -214,6 +218,7 @@ class EvalSection(ConfigSection):
         for index, item in enumerate(self.sets):
             if names.index(item.name) != index:
                 yield Problem(f"eval.sets[{index}].name", f"{item.name!r} is the name of another set as well")
+            yield from task_set_problems(f"eval.sets[{index}].task_set", item.task_set, run)
             if item.n_samples_per_eval_prompt > 1 and item.temperature == 0:
                 yield Problem(
                     f"eval.sets[{index}].n_samples_per_eval_prompt",
@@ -226,15 +231,15 @@ class EvalSection(ConfigSection):
             yield Problem("eval.skip_eval_before_train", "does nothing without [[eval.sets]]")
 
     def validate_files(self, run: RunFile, thorough: bool) -> Iterator[Problem]:
-        rollout, verifiers = run.get(RolloutSection), run.get(DataSection).verifiers
+        rollout, data = run.get(RolloutSection), run.get(DataSection)
         for index, item in enumerate(self.sets):
             key = f"eval.sets[{index}].task_set"
-            yield from check_task_set(key, item.task_set, verifiers, run, thorough, sized=True)
+            yield from check_task_set(key, item.task_set, data, run, thorough, sized=True)
             yield from check_context(f"eval.sets[{index}]", item.max_context(rollout), run)
 
 
 def seeds(run: RunFile) -> tuple[int, int, int]:
     """`run.seed`, and the data and rollout seeds that follow it where they are not given."""
     base = run.get(RunSection).seed
-    data, rollout = run.get(DataSection).seed, run.get(RolloutSection).seed
-    return base, base if data is None else data, base if rollout is None else rollout
+    rollout = run.get(RolloutSection).seed
+    return base, data_seed(run), base if rollout is None else rollout

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from reroll.api import Group, RerollError, SamplingParams, TaskSet
+from reroll.api import Group, Harness, RenderedPrompt, RerollError, SamplingParams, Task, TaskSet
 from reroll.rollouts.config import EvalSet, RolloutSection
-from reroll.rollouts.groups import GroupMaker, GroupPlan
+from reroll.rollouts.groups import GroupMaker, GroupPlan, Judging
+from reroll.tasks.binding import Binder
 from reroll.tasks.cursor import Dispatch
 from reroll.workers.together import together
 
@@ -62,14 +63,26 @@ class EvalResult:
 class Evaluator:
     """One evaluation set, rendered once."""
 
-    def __init__(self, settings: EvalSet, task_set: TaskSet, maker: GroupMaker, rollout: RolloutSection) -> None:
+    def __init__(
+        self,
+        settings: EvalSet,
+        task_set: TaskSet,
+        maker: GroupMaker,
+        rollout: RolloutSection,
+        *,
+        harness: Harness | None = None,
+        judging: Judging | None = None,
+        max_context: int | None = None,
+        warn: Callable[[str], None] = lambda text: None,
+    ) -> None:
         self.settings = settings
         self.fingerprint = task_set.fingerprint()
         self._maker = maker
-        limit = settings.max_prompt_len or rollout.rollout_max_prompt_len
-        prompts = [Dispatch(task, maker.renderer.render(task), 0) for task in task_set]
-        self._dispatches = [item for item in prompts if len(item.rendered.token_ids) <= limit]
-        self._skipped = len(prompts) - len(self._dispatches)
+        self._warn = warn
+        self._limit = settings.max_prompt_len or rollout.rollout_max_prompt_len
+        self._lazy = task_set if task_set.lazy else None
+        self._prompts = [] if task_set.lazy else [Dispatch(task, maker.renderer.render(task), 0) for task in task_set]
+        self._stand_ins = list(task_set) if task_set.lazy else []
         self._plan = GroupPlan(
             rollout_id=0,
             size=settings.n_samples_per_eval_prompt,
@@ -81,22 +94,51 @@ class Evaluator:
                 stop_token_ids=tuple(rollout.stop_token_ids),
                 stop=tuple(rollout.stop),
             ),
-            max_context=None,
+            max_context=max_context,
             purpose=f"eval:{settings.name}",
+            env_name=settings.name,
+            harness=harness,
+            judging=judging,
         )
 
-    async def run(self, step: int) -> tuple[EvalResult, list[Group]]:
-        """Answers and scores the whole set with the engines, which training groups may be using as well.
+    async def run(self, step: int) -> tuple[EvalResult | None, list[Group]]:
+        """Answers and scores the whole set with the engines, which training groups may be using as well. No result
+        where a lazy set has nothing yet.
 
         Args:
             step: completed optimizer steps. The engines serve that version until the last answer is there: no
                 weights may be published meanwhile.
         """
         plan = replace(self._plan, rollout_id=step)
-        groups = await together(self._maker.make(index, item, plan) for index, item in enumerate(self._dispatches))
+        dispatches, skipped = await self._dispatches(step)
+        if self._lazy is not None and not dispatches:
+            short = f" that is short enough ({skipped} prompts are skipped)" if skipped else ""
+            self._warn(
+                f"evaluation {self.settings.name!r} at step {step} is left out: {self._lazy.name!r} has nothing{short}"
+            )
+            return None, []
+        groups = await together(self._maker.make(index, item, plan) for index, item in enumerate(dispatches))
         versions = {version for group in groups for trace in group.traces for version in trace.weight_versions}
         assert versions <= {step}, f"evaluation at step {step} was answered by weights of versions {sorted(versions)}"
-        return summarise(self.settings.name, step, groups, self._skipped, self.fingerprint), groups
+        return summarise(self.settings.name, step, groups, skipped, self.fingerprint), groups
+
+    async def _dispatches(self, step: int) -> tuple[list[Dispatch], int]:
+        """The prompts that are short enough, and how many are not. A lazy set is bound anew for every evaluation."""
+        if self._lazy is None:
+            kept = [item for item in self._prompts if item.rendered and len(item.rendered.token_ids) <= self._limit]
+            return kept, len(self._prompts) - len(kept)
+        skipped: Counter[str] = Counter()
+        binder = Binder(self._lazy, self._maker.renderer.render, self._too_long, skipped, patience=0.0)
+        dispatches: list[Dispatch] = []
+        for number, stand_in in enumerate(self._stand_ins):
+            found = await binder.bind(stand_in, step * len(self._stand_ins) + number)
+            if found is not None:
+                binding, rendered = found
+                dispatches.append(Dispatch(binding.task, rendered, 0, binding=binding))
+        return dispatches, skipped.total()
+
+    def _too_long(self, task: Task, rendered: RenderedPrompt) -> str | None:
+        return "too_long" if len(rendered.token_ids) > self._limit else None
 
 
 def summarise(name: str, step: int, groups: Sequence[Group], skipped: int, fingerprint: str) -> EvalResult:

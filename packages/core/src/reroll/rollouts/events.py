@@ -32,6 +32,10 @@ class GroupEvents:
         self.filtered: Counter[str] = Counter()
         self.retried = 0
         """Expired groups whose task is dispatched again."""
+        self.by_source: dict[str, Counter[Disposition]] = {}
+        """Data source → how its dispatches ended."""
+        self._sources: dict[int, str] = {}
+        """Group index → data source of what has not ended."""
         self._recorded: dict[int, str] = {}
         """Group index → observation id of what was scored and has not left."""
         self._writers: list[RecordWriter] = []
@@ -47,9 +51,11 @@ class GroupEvents:
     def open(self, context: RunContext) -> None:
         self._tell(lambda writer: writer.open(context))
 
-    def dispatched(self) -> int:
-        """A task goes to the engines; gives its group index."""
-        return self.ledger.dispatch()
+    def dispatched(self, source: str = "") -> int:
+        """A task of a data source goes to the engines; gives its group index."""
+        group_index = self.ledger.dispatch()
+        self._sources[group_index] = source
+        return group_index
 
     def scored(self, group: Group, decision: Decision) -> None:
         """Recorded before the decision is applied."""
@@ -62,6 +68,7 @@ class GroupEvents:
     def left(self, group_index: int, disposition: Disposition, staleness: int = 0) -> None:
         """The dispatch has ended. Writers hear of it where they heard of the group."""
         self.ledger.end(group_index, disposition)
+        self.by_source.setdefault(self._sources.pop(group_index), Counter())[disposition] += 1
         observation_id = self._recorded.pop(group_index, None)
         if observation_id is not None:
             self._tell(lambda writer: writer.group_left(observation_id, disposition, staleness))
@@ -80,7 +87,15 @@ class GroupEvents:
             "ledger": self.ledger.state(),
             "filtered": dict(self.filtered),
             "retried": self.retried,
+            "sources": {name: dict(ended) for name, ended in self._ended_by_source().items()},
         }
+
+    def _ended_by_source(self) -> dict[str, Counter[Disposition]]:
+        """As it is for a start that goes on from here: what has not ended was returned."""
+        found = {name: Counter(ended) for name, ended in self.by_source.items()}
+        for source in self._sources.values():
+            found.setdefault(source, Counter())["returned"] += 1
+        return found
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Goes on counting from where `state` was taken; what had not ended then was returned. Writers are told
@@ -88,7 +103,12 @@ class GroupEvents:
         check_schema("events", state, SCHEMA)
         filtered = counts("events.filtered", state.get("filtered"))
         retried = number("events.retried", state.get("retried"))
+        by_source: dict[str, Any] = {
+            name: counts(f"events.sources.{name}", ended)
+            for name, ended in entries("events.sources", state.get("sources")).items()
+        }
         self.ledger.restore(entries("events.ledger", state.get("ledger")))
+        self.by_source = by_source
         self.filtered, self.retried = filtered, retried
 
     def metrics(self) -> dict[str, float]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
 from reroll.api import Decision, Group, GroupFilter, RerollError
@@ -12,8 +12,10 @@ from reroll.rollouts.buffer import Collection, FinishedGroup, GroupBuffer
 from reroll.rollouts.events import GroupEvents
 from reroll.rollouts.filters import decide
 from reroll.rollouts.groups import GroupMaker, GroupPlan
+from reroll.rollouts.rounds import Rounds
 from reroll.rollouts.stopwatch import Stopwatch
 from reroll.tasks.cursor import Cursor, Dispatch
+from reroll.tasks.mixture import Mixture
 from reroll.workers.together import cancelled_from_outside
 
 MOST_RETURNS = 16
@@ -34,22 +36,25 @@ class Producer:
         concurrent: most groups in flight.
         homogeneous: a group whose tokens come from several weight versions is generated again.
         retry: tasks of expired groups are dispatched again.
+        plans: of every data source, by the name that its dispatches have.
+        warn: hears of every data source that has nothing to give, when it first has not.
     """
 
     def __init__(
         self,
-        cursor: Cursor,
+        cursor: Cursor | Mixture,
         maker: GroupMaker,
         events: GroupEvents,
         group_filters: Sequence[GroupFilter],
         buffer: GroupBuffer,
-        plan: GroupPlan,
+        plans: Mapping[str, GroupPlan],
         *,
         collections: int,
         concurrent: int | None,
         homogeneous: bool,
         retry: bool,
         first: int = 0,
+        warn: Callable[[str], None] = lambda text: None,
     ) -> None:
         self.maker = maker
         self.cursor = cursor
@@ -67,7 +72,10 @@ class Producer:
         self.trainer_waiting = Stopwatch()
         """Runs while a collection is waited for."""
         self._filters = list(group_filters)
-        self._plan = plan
+        self._plans = plans
+        self._warn = warn
+        self._warned: set[str] = set()
+        self._rounds = Rounds(together=buffer.size.ahead == 0)
         self._collections_left = collections - first
         self._taken = first
         self._concurrent = concurrent
@@ -77,8 +85,8 @@ class Producer:
         self._expired: list[FinishedGroup] = []
         self._asked_version: int | None = None
         """The trainer's, while it waits for a collection."""
-        self._dry = False
-        """The data had nothing more when it was last asked."""
+        self._resting: asyncio.Task[None] | None = None
+        """Looks for data again where there was none at the moment."""
         self._changed = asyncio.Event()
         self._tasks: asyncio.TaskGroup | None = None
         self._running: set[asyncio.Task[None]] = set()
@@ -98,6 +106,8 @@ class Producer:
     def stop(self) -> None:
         """Nothing further is made; groups that are not finished are cancelled."""
         self._tasks = None
+        if self._resting is not None:
+            self._resting.cancel()
         for task in list(self._running):
             task.cancel()
 
@@ -110,7 +120,7 @@ class Producer:
         try:
             self._expire(self.buffer.expire(version))
             self._dispatch()
-            while not self.buffer.ready and not (self._dry and not self.in_flight):
+            while not self.buffer.ready and not (self.cursor.dry and not self.in_flight):
                 self._changed.clear()
                 await self._changed.wait()
         finally:
@@ -137,18 +147,35 @@ class Producer:
 
     def _dispatch(self) -> None:
         round_under_way = self.buffer.size.ahead == 0 and self.in_flight > 0
+        begun: dict[int, Dispatch] = {}
         while self._tasks is not None and not round_under_way and self._admits() and not self._busy():
             dispatch = self.cursor.take()
-            self._dry = dispatch is None
             if dispatch is None:
+                self._look_again(self.cursor.resting)
                 break
-            group_index = self.events.dispatched()
+            group_index = self.events.dispatched(dispatch.source)
             self.in_flight += 1
             self._dispatches[group_index] = dispatch
+            begun[group_index] = dispatch
             task = self._tasks.create_task(self._make(group_index, dispatch))
             self._running.add(task)
             task.add_done_callback(self._running.discard)
+        self._rounds.begin(begun)
         self._account()
+
+    def _look_again(self, seconds: float | None) -> None:
+        """Nothing else may happen until a source that had nothing has something."""
+        if self._resting is not None:
+            self._resting.cancel()
+        assert self._tasks is not None, "only a producer that is started looks for data"
+        self._resting = None if seconds is None else self._tasks.create_task(self._after_rest(seconds))
+
+    async def _after_rest(self, seconds: float) -> None:
+        """A task and no timer of the loop, so that a task set that fails now ends the run as it does elsewhere."""
+        await asyncio.sleep(seconds)
+        self._resting = None  # not to be cancelled by its own dispatch
+        self._dispatch()
+        self._changed.set()  # whoever waits for a collection learns where the data has run out meanwhile
 
     def _admits(self) -> bool:
         """Whether the staleness bound and the buffer let one more group in."""
@@ -166,29 +193,19 @@ class Producer:
     def _account(self) -> None:
         """Engines that stand still although there is data, while the trainer waits for nothing, wait for it."""
         idle = self._asked_version is None and not self.evaluating and not self.generating.running
-        more = not self._dry and self._collections_left > 0
+        more = not self.cursor.dry and self._collections_left > 0
         self.blocked.run(idle and more and not self._admits())
 
     async def _make(self, group_index: int, dispatch: Dispatch) -> None:
         """From the dispatch to the buffer, or to another ending."""
         try:
-            self.generating.enter()
-            self._account()
-            try:
-                plan = replace(self._plan, rollout_id=self._taken)
-                group = await self.maker.generate(group_index, dispatch, plan)
-            finally:
-                self.generating.leave()
-            self._account()
-            self.generated_tokens += sum(trace.response_tokens for trace in group.traces)
-            unusable = self._unusable(group)
-            if unusable and self._returns[dispatch.task.key] < MOST_RETURNS:
-                self._return(group_index, dispatch)
+            bound = await self._rounds.bound(group_index, self.cursor.bind(dispatch))
+            if bound is None:
+                self._tell_unbound(dispatch)
+                self.events.left(group_index, "failed")
             else:
-                self._returns.pop(dispatch.task.key, None)
-                await self.maker.score(group)
-                decision = HOPELESS if unusable else decide(group, self._filters)
-                self._finish(FinishedGroup(group, decision, dispatch))
+                self._dispatches[group_index] = bound
+                await self._generate(group_index, bound)
         except asyncio.CancelledError as error:
             if self._tasks is None or cancelled_from_outside():
                 raise
@@ -196,8 +213,33 @@ class Producer:
         finally:
             self.in_flight -= 1
             del self._dispatches[group_index]
+            self.cursor.left(dispatch)
         self._dispatch()
         self._changed.set()
+
+    async def _generate(self, group_index: int, dispatch: Dispatch) -> None:
+        plan = replace(self._plans[dispatch.source], rollout_id=self._taken)
+        self.generating.enter()
+        self._account()
+        try:
+            group = await self.maker.generate(group_index, dispatch, plan)
+        finally:
+            self.generating.leave()
+        self._account()
+        self.generated_tokens += sum(trace.response_tokens for trace in group.traces)
+        unusable = self._unusable(group)
+        if unusable and self._returns[dispatch.task.key] < MOST_RETURNS:
+            self._return(group_index, dispatch)
+        else:
+            self._returns.pop(dispatch.task.key, None)
+            await self.maker.score(group, dispatch, plan)
+            decision = HOPELESS if unusable else decide(group, self._filters)
+            self._finish(FinishedGroup(group, decision, dispatch))
+
+    def _tell_unbound(self, dispatch: Dispatch) -> None:
+        if dispatch.source not in self._warned:
+            self._warned.add(dispatch.source)
+            self._warn(f"{self.cursor.unbound(dispatch)}; it is asked again as long as the run goes on (said once)")
 
     def _unusable(self, group: Group) -> bool:
         """Aborted responses, and mixed weights where a group must be of one version, are no fault of the task."""
@@ -233,4 +275,3 @@ class Producer:
 
     def _give_back(self, dispatch: Dispatch) -> None:
         self.cursor.give_back(dispatch)
-        self._dry = False

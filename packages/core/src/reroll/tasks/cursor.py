@@ -9,10 +9,14 @@ from dataclasses import asdict, dataclass
 from itertools import islice
 from typing import Any, NamedTuple
 
-from reroll.api import CheckpointError, PluginError, PromptFilter, RenderedPrompt, Task, TaskError, TaskSet
+from reroll.api import Binding, CheckpointError, PluginError, PromptFilter, RenderedPrompt, Task, TaskError, TaskSet
+from reroll.tasks.binding import Binder
 from reroll.tasks.state import check_schema, counts, entries, number
 
 SCHEMA = 1
+MOST_UNBOUND = 100
+"""Stand-ins of a lazy set that no longer grows which turn out to stand for nothing, in a row, until the run is ended
+for it."""
 MOST_SKIPPED = 100_000
 """Prompts of a streaming set that are skipped in a row until the run is ended for it: such a set has no whole that
 could have been skipped, and may never end."""
@@ -27,12 +31,18 @@ class Place:
 
 
 class Dispatch(NamedTuple):
-    """A task to dispatch. `attempt` counts its earlier dispatches in this run; what no cursor gave has no place."""
+    """A task to dispatch. `attempt` counts its earlier dispatches in this run; what no cursor gave has no place.
+
+    What is not rendered yet is a lazy set's stand-in, and has to be bound. `source` names the data source, where there
+    are several.
+    """
 
     task: Task
-    rendered: RenderedPrompt
+    rendered: RenderedPrompt | None
     attempt: int
     place: Place | None = None
+    source: str = ""
+    binding: Binding | None = None
 
 
 class Cursor:
@@ -72,12 +82,18 @@ class Cursor:
         self._position = 0
         """Tasks of this epoch that the walk has passed."""
         self._walk = self._prompts()
+        self._binder = Binder(task_set, render, self._skip, self.skipped)
+        self._unbound = 0
+        """Stand-ins in a row that could not be bound."""
+        self.dry = False
+        """The data had nothing more when it was last asked."""
 
     def take(self) -> Dispatch | None:
         """The next dispatch, one that was given back before a new one; None when the data has run out."""
         if self._again:
             return self._again.popleft()
         found = self._given_back.popleft() if self._given_back else next(self._walk, None)
+        self.dry = found is None
         if found is None:
             return None
         attempt = self._attempts[found.task.key]
@@ -85,8 +101,53 @@ class Cursor:
         return found._replace(attempt=attempt)
 
     def give_back(self, dispatch: Dispatch) -> None:
-        """The task is to be dispatched again, as its next attempt."""
+        """The task is to be dispatched again, as its next attempt; of a lazy set, its stand-in is."""
+        self.dry = False
+        if self._task_set.lazy:
+            assert dispatch.place is not None, "only dispatches of a cursor are given back to it"
+            dispatch = Dispatch(self._task_set.task(dispatch.place.index), None, 0, dispatch.place)
         self._given_back.append(dispatch)
+
+    def left(self, dispatch: Dispatch) -> None:
+        """A dispatch is in flight no more; for what bounds their number."""
+
+    @property
+    def left_over(self) -> int:
+        """Dispatches that a checkpoint left unfinished and that are still to come; they come first."""
+        return len(self._again)
+
+    @property
+    def resting(self) -> float | None:
+        """Seconds after which there may be something although the last take gave nothing."""
+        return None
+
+    async def bind(self, dispatch: Dispatch) -> Dispatch | None:
+        """The dispatch as it can be generated from; None where its stand-in stands for nothing, see `unbound`.
+        TaskError once there was nothing for as many in a row as a set has that no task is added to."""
+        if dispatch.rendered is not None:
+            return dispatch
+        found = await self._binder.bind(dispatch.task, dispatch.attempt)
+        if found is None:
+            self._miss()
+            return None
+        self._unbound = 0
+        binding, rendered = found
+        return dispatch._replace(task=binding.task, rendered=rendered, binding=binding)
+
+    def _miss(self) -> None:
+        """TaskError once it is plain that nothing of the set can be dispatched, now or later."""
+        self._unbound += 1
+        if not self._task_set.online and self._unbound >= min(self._size() or MOST_UNBOUND, MOST_UNBOUND):
+            raise TaskError(f"no task of {self._task_set.name!r} can be dispatched: {self._binder.why}")
+
+    @property
+    def patience(self) -> float:
+        """Seconds that binding waits for something."""
+        return self._task_set.patience
+
+    def unbound(self, dispatch: Dispatch) -> str:
+        """Why a dispatch could not be bound; where several could not, the reason of the last."""
+        return f"task set {self._task_set.name!r}: {self._binder.why}"
 
     def state(self, unfinished: Iterable[Dispatch]) -> dict[str, Any]:
         """What `restore` needs to go on from here, as JSON.
@@ -120,13 +181,15 @@ class Cursor:
         again, given_back = _places("again", state), _places("given_back", state)
         attempts = [number("cursor.again", item.get("attempt")) for item in state["again"]]
         tasks = self._tasks_at({place.index for place in (*again, *given_back)}, position)
-        rendered = {index: self._render(task) for index, task in tasks.items()}
+        lazy = self._task_set.lazy
+        rendered = {index: None if lazy else self._render(task) for index, task in tasks.items()}
 
         def dispatch(place: Place, attempt: int) -> Dispatch:
             return Dispatch(tasks[place.index], rendered[place.index], attempt, place)
 
         self._attempts = counts("cursor.attempts", state.get("attempts"))
-        self.skipped = counts("cursor.skipped", state.get("skipped"))
+        self.skipped.clear()
+        self.skipped.update(counts("cursor.skipped", state.get("skipped")))
         # What a filter of now skips is not dispatched once more, whatever filters there were then.
         self._again.extend(self._kept(map(dispatch, again, attempts)))
         self._given_back.extend(self._kept(dispatch(place, 0) for place in given_back))
@@ -134,7 +197,8 @@ class Cursor:
 
     def _kept(self, dispatches: Iterable[Dispatch]) -> Iterator[Dispatch]:
         for found in dispatches:
-            if reason := self._skip(found.task, found.rendered):
+            reason = self._skip(found.task, found.rendered) if found.rendered is not None else None
+            if reason:
                 self.skipped[reason] += 1
             else:
                 yield found
@@ -171,6 +235,10 @@ class Cursor:
             in_a_row = 0
             for index, task in self._order(self._epoch, self._position):
                 self._position += 1
+                if self._task_set.lazy:
+                    kept = True
+                    yield Dispatch(task, None, 0, Place(self._epoch, index))
+                    continue
                 rendered = self._render(task)
                 if reason := self._skip(task, rendered):
                     self.skipped[reason] += 1

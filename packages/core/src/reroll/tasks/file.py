@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import model_validator
 
-from reroll.api import Config, Task, TaskError, TaskSet
+from reroll.api import Config, RunFile, Task, TaskError, TaskSet, Tool, task_from_record
 from reroll.models.files import sha256_file
 
 ROLES = {"system", "user", "assistant", "tool", "developer"}
@@ -46,6 +46,14 @@ class FileTaskSet(TaskSet):
     name = "file"
     Config = FileConfig
 
+    _installed: Mapping[str, Tool] = {}
+
+    def open(self, run: RunFile, output: Path | None, seed: int) -> None:
+        from reroll.tasks.config import DataSection
+        from reroll.tasks.installed import InstalledTools
+
+        self._installed = InstalledTools(run, run.get(DataSection).tools)
+
     def __len__(self) -> int:
         return len(self._rows)
 
@@ -53,6 +61,13 @@ class FileTaskSet(TaskSet):
         if not 0 <= index < len(self):
             raise IndexError(index)
         return self._to_task(self._rows[index], index)
+
+    def recover(self, saved: Mapping[str, Any]) -> Task:
+        """A task as it was saved, or the row of another product that it was made of."""
+        row = dict(saved)
+        if "targets" not in row or self.config.label_key in row:
+            return self._to_task({name: value for name, value in row.items() if value is not None}, 0)
+        return task_from_record(saved)
 
     def fingerprint(self) -> str:
         return sha256_file(self.config.path)
@@ -90,9 +105,24 @@ class FileTaskSet(TaskSet):
             source_dataset=str(row.get("source_dataset") or self.config.path.stem),
             source_row=_row_number(row.get("source_row"), index, where),
             prepared_sample_id=str(row.get("prepared_sample_id") or index),
-            tools=row.get("tools") or [],
+            tools=self._tools(row.get("tools") or [], where),
             metadata=metadata,
         )
+
+    def _tools(self, given: Any, where: str) -> list[dict[str, Any]]:
+        """Schemas, and names of installed tools, whose schemas stand for them."""
+        if not isinstance(given, list) or not all(isinstance(item, str | dict) for item in given):
+            raise TaskError(f"{where}: tools = {given!r:.60} is no list of schemas or of names of tools")
+        found: list[dict[str, Any]] = []
+        for item in given:
+            if isinstance(item, dict):
+                found.append(item)
+            elif item in self._installed:
+                found.append(self._installed[item].schema())
+            else:
+                there = ", ".join(sorted(self._installed)) or "none"
+                raise TaskError(f"{where}: tools names {item!r}, which no installed package gives; there are: {there}")
+        return found
 
     def _targets(self, row: Mapping[str, Any], where: str) -> dict[str, Any]:
         if self.config.label_key:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reroll.api import ConfigSection, TaskSet, hookimpl
+from reroll.api import ConfigSection, TaskSet, Tool, hookimpl
 
 
 @hookimpl
@@ -15,6 +15,14 @@ def reroll_config_sections() -> list[type[ConfigSection]]:
 @hookimpl
 def reroll_task_sets() -> list[type[TaskSet]]:
     from reroll.tasks.arithmetic import Addition, Multiplication
+    from reroll.tasks.calculations import Calculations
     from reroll.tasks.file import FileTaskSet
 
-    return [Addition, Multiplication, FileTaskSet]
+    return [Addition, Multiplication, Calculations, FileTaskSet]
+
+
+@hookimpl
+def reroll_tools() -> list[type[Tool]]:
+    from reroll.tasks.calculator import Calculator
+
+    return [Calculator]

@@ -81,12 +81,18 @@ class Scorer:
         """What every verifier of the task says of one trace; a group verifier sees a group of one."""
         return (await self.score_group(task, [trace]))[0]
 
-    async def score_group(self, task: Task, traces: Sequence[Trace]) -> list[dict[str, Verdict]]:
-        """Verifier name → verdict for each trace, in order. The first contract that is broken is raised."""
+    async def score_group(
+        self, task: Task, traces: Sequence[Trace], keys: Mapping[str, str] | None = None
+    ) -> list[dict[str, Verdict]]:
+        """Verifier name → verdict for each trace, in order. The first contract that is broken is raised.
+
+        Args:
+            keys: name in the task's targets → name of the verifier here, where they differ.
+        """
         if not traces:
             return []
         names = list(task.targets)
-        asking = [asyncio.ensure_future(self.judge(name, task, traces)) for name in names]
+        asking = [asyncio.ensure_future(self.judge((keys or {}).get(name, name), task, traces)) for name in names]
         try:
             judged = await asyncio.gather(*asking)
         except BaseException:
