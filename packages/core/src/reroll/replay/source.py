@@ -1,0 +1,149 @@
+"""How the rollouts of a folder were made: what is delegated to the source of a derived task."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from pydantic import ValidationError
+
+from reroll.api import Harness, Judge, PluginError, Problem, RerollError, RunFile, Selection, TaskSet
+from reroll.launch.config import RUN_FILE
+from reroll.rollouts.config import RolloutSection
+from reroll.tasks.config import DataSection, DataSource
+
+THIS_RUN = "this run"
+
+
+class SourceError(RerollError, ValueError):
+    """What is to be replayed was made in a way that cannot be found out, or not repeated."""
+
+
+@dataclass(frozen=True)
+class SourceRun:
+    """The run whose rollouts are replayed, as far as a derived task needs it.
+
+    Attributes:
+        run: gives components; of the run that replays.
+        where: names the source run in errors.
+    """
+
+    run: RunFile
+    data: DataSection
+    rollout: RolloutSection
+    where: str
+
+    def sources(self, names: Sequence[str] | None) -> list[DataSource]:
+        """Its data sources of these names; None for all whose rollouts are no replay."""
+        listed = self.data.all_sources()
+        if names is None:
+            return [source for source in listed if not self.task_set_class(source).lazy]
+        return [source for source in listed if source.name in names]
+
+    def find(self, env_name: str | None) -> DataSource | None:
+        """The data source of that name; where there is only one, it is that one."""
+        listed = self.data.all_sources()
+        return next((source for source in listed if source.name == env_name), listed[0] if len(listed) == 1 else None)
+
+    def task_set_class(self, source: DataSource) -> type[TaskSet]:
+        with self._found_here():
+            return cast(type[TaskSet], self.run.component("task_sets", source.task_set.name))
+
+    def task_set_config(self, source: DataSource) -> Any:
+        with self._found_here():
+            return self.task_set_class(source).Config(**source.task_set.options)
+
+    @contextmanager
+    def _found_here(self) -> Iterator[None]:
+        """What is not installed here, or has other options here, is a SourceError: nobody else looks at the components
+        of another run, as somebody does at those of this one."""
+        try:
+            yield
+        except (PluginError, ValidationError) as error:
+            if self.where == THIS_RUN:
+                raise
+            raise SourceError(f"is required: {self.where} selects what cannot be had here: {error}") from None
+
+    def harness(self, source: DataSource | None) -> Selection:
+        """What ran its conversations."""
+        return (source and source.harness) or self.rollout.harness
+
+    def judges(self) -> dict[str, Judge]:
+        weights = self.data.weights()
+        with self._found_here():
+            return {
+                item.name: Judge(
+                    self.run.make("verifiers", item), weights[item.name], self.run.distribution("verifiers", item.name)
+                )
+                for item in self.data.verifiers
+            }
+
+    def problems(self, key: str, names: Sequence[str] | None, allow_container: bool) -> Iterator[Problem]:
+        """What cannot be delegated, of the sources that are replayed; SourceError for what cannot be had here."""
+        listed = {source.name for source in self.data.all_sources()}
+        for name in names or ():
+            if name not in listed:
+                yield Problem(
+                    f"{key}.source_envs",
+                    f"{name!r} is no data source of {self.where}",
+                    f"it has {', '.join(sorted(listed))}",
+                )
+        for source in self.sources(names):
+            self.task_set_config(source)
+            with self._found_here():
+                harness: Harness = self.run.make("harnesses", self.harness(source))
+            if not harness.resumable:
+                yield Problem(
+                    f"{key}.source_envs",
+                    f"the harness {harness.name!r} of {source.name!r} in {self.where} cannot begin in the middle of a "
+                    "conversation",
+                    "leave that data source out",
+                )
+            task_set = self.task_set_class(source)
+            if task_set.judges is not TaskSet.judges and not task_set.lazy:
+                yield Problem(
+                    f"{key}.source_envs",
+                    f"the task set {task_set.name!r} of {source.name!r} in {self.where} brings verifiers of its own, "
+                    "which cannot be asked about saved tasks",
+                    "leave that data source out",
+                )
+            if task_set.container and not allow_container:
+                yield Problem(
+                    f"{key}.allow_container",
+                    f"tasks of {source.name!r} in {self.where} run in containers, whose state is not saved with a "
+                    "rollout: a replayed one begins in a fresh container",
+                    "set allow_container = true if that does no harm, or leave that data source out",
+                )
+
+
+def this_run(run: RunFile) -> SourceRun:
+    """The run that replays itself."""
+    return SourceRun(run, run.get(DataSection), run.get(RolloutSection), THIS_RUN)
+
+
+def read_source_run(folder: Path, run: RunFile) -> SourceRun | None:
+    """The run whose folder it is, from the resolved run file beside its rollouts; None where there is none, and
+    SourceError for one that cannot be used. Sections that a derived task does not need are not looked at."""
+    path = folder / RUN_FILE
+    try:
+        table = tomllib.loads(path.read_text("utf-8"))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise SourceError(f"{path} cannot be read: {error}") from None
+    try:
+        data, rollout = DataSection(**_section(table, "data")), RolloutSection(**_section(table, "rollout"))
+    except (ValidationError, TypeError) as error:
+        raise SourceError(f"{path} is no run file that this version reads: {error}") from None
+    return SourceRun(run, data, rollout, str(path))
+
+
+def _section(table: Mapping[str, Any], name: str) -> dict[str, Any]:
+    found = table.get(name, {})
+    if not isinstance(found, dict):
+        raise TypeError(f"[{name}] is {found!r}, no table")
+    return found
