@@ -1,7 +1,14 @@
+import tomllib
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
 from reroll.plugins import load_plugins
+from reroll_replay_continue.derivation import Continue
 
 
-def test_package_is_listed_without_error_and_gives_nothing_yet():
-    (record,) = [record for record in load_plugins().ask_all() if record.distribution == "reroll-replay-continue"]
-    assert record.error is None
-    assert {hook: names for hook, names in record.hooks.items() if names} == {}
+def test_the_package_gives_its_derivation_to_reroll():
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    assert project["dependencies"] == ["reroll>=0.1,<0.2"]
+    named = project["entry-points"]["reroll"].items()
+    plugins = load_plugins([EntryPoint(name, value, "reroll") for name, value in named])
+    assert plugins.get("derivations", "continue").cls is Continue

@@ -1,0 +1,1 @@
+"""Replay derivation for reroll: ask whether a finished rollout was correct."""

@@ -1,0 +1,14 @@
+import tomllib
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+from reroll.plugins import load_plugins
+from reroll_replay_judge.derivation import JudgeTranscript
+
+
+def test_the_package_gives_its_derivation_to_reroll():
+    project = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+    assert project["dependencies"] == ["pydantic>=2.10", "reroll>=0.1,<0.2"]
+    named = project["entry-points"]["reroll"].items()
+    plugins = load_plugins([EntryPoint(name, value, "reroll") for name, value in named])
+    assert plugins.get("derivations", "judge").cls is JudgeTranscript
