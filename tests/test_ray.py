@@ -71,6 +71,21 @@ def test_the_quickstart_on_ray_gives_what_it_gives_locally(address, tmp_path):
     assert remote.weights == local.weights
     assert remote.engine_weights == local.engine_weights == local.weights
     assert len(set(local.weights)) == 2
+    assert saved(tmp_path / "ray") == saved(tmp_path / "local")
+
+
+def saved(output):
+    """What a replay needs of the saved rollouts; the marker says that a step is whole, wherever it was made."""
+    found = []
+    for step in sorted((output / "rollouts").glob("step_*")):
+        assert (step / "train_rollouts.done").exists()
+        for line in (step / "train_rollouts.jsonl").read_text("utf-8").splitlines():
+            record = json.loads(line)
+            stamp = record["info"]["reroll"]
+            kept = {name: stamp[name] for name in ("kind", "env_name", "weight_versions", "is_filtered", "group_index")}
+            found.append((step.name, kept, record["nodes"], record["rewards"]))
+    assert found
+    return found
 
 
 def test_two_ranks_on_two_nodes_train_as_two_here(address, run_file, tmp_path):

@@ -189,3 +189,30 @@ def _restarts(metrics):
     lines = [json.loads(line) for line in metrics.read_text().splitlines()]
     whole = [line["publication/engines"] for line in lines if "publication/engines" in line][-1] == 2
     return sum(line.get("engines/restarts", 0) for line in lines) if whole else 0
+
+
+def test_a_model_on_a_server_calls_its_tool_and_its_turns_extend_each_other(run_file, tmp_path):
+    """The server is the run's own; what it samples is kept as it is over all turns."""
+    table = tomllib.loads(CONFIG.read_text())
+    table["model"]["path"] = "builtin:tiny-tools"
+    table["data"] = {"task_set": {"name": "calculations", "verifier": "digits"}, "verifiers": ["digits"]}
+    table["serving"] |= {"num_engines": 1, "python": python()}
+    table["rollout"] |= {
+        "num_rollout": 2,
+        "rollout_batch_size": 4,
+        "rollout_max_prompt_len": 96,
+        "rollout_max_response_len": 64,
+        "rollout_max_context_len": 320,
+        "harness": {"name": "tool_loop", "compact_at": 72},
+        "group_filters": [],
+    }
+    output = tmp_path / "out"
+    run_and_watch(run_file(tomli_w.dumps(table)), output, plugin=digit_verifier)
+    records = [record for step in saved(output) for record in step]
+    assert sum(record["metrics"]["tools/calls"] for record in records) > len(records)
+    assert sum(record["metrics"]["tools/malformed"] for record in records) < len(records) / 4
+    origins = {node["origin"] for record in records for node in record["nodes"]}
+    assert origins <= {None, "compaction", "rendering"}
+    whole = [record for record in records if not record["errors"]]
+    assert len(whole) > len(records) * 0.9
+    assert max(gaps(output)) < 0.1

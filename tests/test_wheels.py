@@ -4,9 +4,12 @@ import json
 import os
 import subprocess
 import sys
+from importlib.metadata import distribution
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
 pytestmark = pytest.mark.slow
@@ -79,3 +82,49 @@ def test_training_without_the_extra_says_what_to_install(clean):
     assert done.returncode != 0
     assert "pip install 'reroll[train]'" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def needed(names):
+    """Distributions that these need, extras and all, as this environment has them."""
+    found, left = {}, list(names)
+    while left:
+        requirement = Requirement(left.pop())
+        name, extras = canonicalize_name(requirement.name), requirement.extras or {""}
+        if extras <= found.get(name, set()):
+            continue
+        found[name] = found.get(name, set()) | extras
+        for wanted in map(Requirement, distribution(name).requires or ()):
+            if wanted.marker is None or any(wanted.marker.evaluate({"extra": extra}) for extra in found[name]):
+                left.append(str(wanted).partition(";")[0])
+    return set(found)
+
+
+def borrow(distributions, site):
+    """Links to what these distributions have installed here: installing torch again would take minutes."""
+    for name in distributions:
+        for file in distribution(name).files:
+            top, path = file.parts[0], file.locate()
+            if top not in ("..", "__pycache__") and not (site / top).exists():
+                (site / top).symlink_to(path if len(file.parts) == 1 else path.parents[len(file.parts) - 2])
+
+
+def test_core_and_recheck_alone_run_the_recheck_config_with_cores_own_verifiers(tmp_path):
+    """With what the extra `train` brings, and nothing else of this repository."""
+    pip = [sys.executable, "-m", "pip"]
+    packages = [str(ROOT / "packages/core"), str(ROOT / "packages/replay-recheck")]
+    subprocess.run([*pip, "wheel", "-q", "--no-deps", "-w", str(tmp_path / "dist"), *packages], check=True)
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(tmp_path / "venv")], check=True)
+    wheels = [str(path) for path in (tmp_path / "dist").glob("*.whl")]
+    python = str(tmp_path / "venv" / "bin" / "python")
+    subprocess.run([*pip, "--python", python, "install", "-q", "--no-deps", *wheels], check=True)
+    (site,) = (tmp_path / "venv" / "lib").glob("python3*/site-packages")
+    borrow(needed(["reroll[train]"]) - {"reroll"}, site)
+    (tmp_path / "run.toml").write_text((ROOT / "configs" / "replay" / "online_recheck.toml").read_text())
+    listed = json.loads(run(tmp_path, "plugins", "--json").stdout)["plugins"]
+    assert {item["distribution"] for item in listed} == {"reroll", "reroll-replay-recheck"}
+    done = run(tmp_path, "train", "run.toml", "--set", 'output.dir="out"', "--set", "rollout.num_rollout=8")
+    assert done.returncode == 0, done.stderr[-3000:]
+    steps = (tmp_path / "out" / "rollouts").glob("step_*/train_rollouts.jsonl")
+    records = [json.loads(line) for path in steps for line in path.read_text().splitlines()]
+    replayed = [record for record in records if record["task"]["source_id"]]
+    assert replayed and all(set(record["rewards"]) == {"regex"} for record in replayed)
