@@ -71,3 +71,14 @@ def test_the_record_benchmarks_measure_runs_and_summaries(tmp_path):
     )
     assert ended.returncode == 0, ended.stderr
     assert json.loads(file.read_text())
+
+
+@pytest.mark.slow
+def test_the_replay_buffer_benchmark_opens_what_it_wrote(tmp_path):
+    file = tmp_path / "numbers.json"
+    command = [sys.executable, str(BENCHMARKS / "replay_buffer.py"), "--records", "1200", "--rounds", "1"]
+    ended = subprocess.run([*command, "--json", str(file)], capture_output=True, text=True, timeout=200)
+    assert ended.returncode == 0, ended.stderr
+    numbers = json.loads(file.read_text())
+    assert numbers["records"] == 1200 and 9_000 < numbers["bytes"] / 1200 < 11_000
+    assert set(numbers) >= {"ratio", "seconds", "memory_bytes"}
