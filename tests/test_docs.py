@@ -1,5 +1,6 @@
 """What the documents show works as shown."""
 
+import asyncio
 import importlib.util
 import json
 import re
@@ -7,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from reroll.api import Anchor
 from reroll.plugins.manager import HOOKS, PREFIX
 
 ROOT = Path(__file__).parents[1]
@@ -54,6 +56,34 @@ def test_the_readme_verifier_works_as_a_package(tmp_path, monkeypatch):
     assert done.returncode == 0, done.stderr
     scores = [json.loads(line)["score"] for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     assert scores == [0.5, 1.0]
+
+
+def page_code(page, word):
+    """The one Python block of a page that holds the word, run."""
+    found = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(), re.DOTALL)
+    (code,) = (block for block in found if word in block)
+    names = {"__name__": "from_the_page"}
+    exec(compile(code, page, "exec"), names)
+    return names
+
+
+def test_the_derivation_of_the_replay_page_makes_tasks():
+    names = page_code("replay.md", "Shorter")
+    (task_set,) = names["reroll_task_sets"]()
+    (derivation,) = names["reroll_derivations"]()
+    assert task_set.name == derivation.name == "shorter"
+    messages = [{"role": "user", "content": "q"}, {"role": "assistant", "content": "a"}]
+    nodes = [
+        {"parent": None, "message": messages[0], "sampled": False},
+        {"parent": 0, "message": messages[1], "sampled": True},
+    ]
+    assert derivation().prompt({"nodes": nodes}, Anchor())[:2] == messages
+
+
+def test_the_tool_of_the_guide_can_be_called():
+    (tool,) = page_code("guide.md", "function_tool")["reroll_tools"]()
+    assert tool().schema()["function"]["parameters"]["required"] == ["country"]
+    assert asyncio.run(tool().call({"country": "France"})) == "68000000"
 
 
 def test_documented_commands_exist():

@@ -24,7 +24,7 @@ task_set = { name = "addition", high = 40, verifier = "regex" }
 name = "again"
 ratio = 0.5
 max_prompt_len = 120
-task_set = { name = "recheck", buffer_dir = "self", empty_timeout = 0.2 }
+task_set = { name = "recheck", buffer_dir = "self", empty_timeout = 0.0 }
 [rollout]
 num_rollout = 4
 rollout_batch_size = 4
@@ -95,7 +95,7 @@ def base(tmp_path_factory):
 def online(base):
     """A run that replays itself."""
     # Long enough for the rest that a source takes when it had nothing, however quick the machine.
-    return run(base, base.parent / "out", *ASYNC, "rollout.num_rollout=24")
+    return run(base, base.parent / "out", *ASYNC, "rollout.num_rollout=60")
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +109,7 @@ def source(tmp_path_factory):
 
 def test_an_empty_buffer_fails_its_requests_frees_their_permits_and_then_serves(online):
     steps, _, events, _ = online
-    assert len(steps) == 24
+    assert len(steps) == 60
     assert {env_name(record) for record in steps[0]} == {"sums"}
     assert "again" in {env_name(record) for record in steps[-1] + steps[-2]}
     assert events.by_source["again"]["failed"] > 0
@@ -151,9 +151,10 @@ def test_rewards_land_under_the_sources_own_names(online):
 
 def test_metrics_say_how_each_source_does_and_what_its_sources_did(online):
     steps, lines, _, _ = online
-    last = lines[-1]
+    number = max(number for number, step in enumerate(steps) if {env_name(record) for record in step} > {"sums"})
+    (last,) = (line for line in lines if line["rollout/collections"] == number + 1)
     by_id = {record["id"]: record for step in steps for record in step}
-    groups = [record for record in steps[-1] if env_name(record) == "again"]
+    groups = [record for record in steps[number] if env_name(record) == "again"]
     rewards = [by_id[record["task"]["source_id"]]["info"]["reroll"]["reward"] for record in groups]
     assert last["replay/source_reward"] == pytest.approx(sum(rewards) / len(rewards))
     assert last["source/again/replay/source_step"] == last["replay/source_step"]
