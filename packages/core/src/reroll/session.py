@@ -45,8 +45,9 @@ from reroll.rollouts.producer import Producer
 from reroll.rollouts.replayed import SavedCollections
 from reroll.tasks.cursor import Cursor
 from reroll.tasks.mixture import Mixture
+from reroll.traces.names import ROLLOUTS, UNUSED
 from reroll.traces.samples import collection_samples, unweighted_samples
-from reroll.traces.saved import ROLLOUTS, UNUSED, SavedGroup, mark_complete, save_groups, write_traces
+from reroll.traces.saved import SavedGroup, mark_complete, save_groups, write_traces
 from reroll.training.config import ObjectiveSection
 from reroll.training.trainer import Trainer
 from reroll.workers.together import first_cause, uninterrupted

@@ -26,7 +26,7 @@ from reroll.replay.steps import (
     signature_of,
     step_folders,
 )
-from reroll.traces.saved import FILE
+from reroll.traces.names import FILE
 
 CAPACITY = 4096
 RESCAN_SECONDS = 10.0

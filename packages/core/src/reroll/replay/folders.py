@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from reroll.launch.config import RUN_FILE
-from reroll.traces.saved import ROLLOUTS
+from reroll.traces.names import ROLLOUTS
 
 
 def rollouts_folder(folder: Path) -> Path:

@@ -22,7 +22,7 @@ from reroll.replay.records import (
     stamp,
     unusable,
 )
-from reroll.traces.saved import FILE, MARKER
+from reroll.traces.names import FILE, MARKER
 
 FileState = tuple[int, int, int]
 """Inode, time of the last change in nanoseconds, bytes."""

@@ -34,7 +34,7 @@ from reroll.replay.records import MOST_NESTING, innermost, nested_too_deeply, nu
 from reroll.replay.source import THIS_RUN, SourceError, SourceRun, read_source_run, this_run
 from reroll.replay.steps import Handle
 from reroll.tasks.config import DataSection, DataSource
-from reroll.traces.saved import ROLLOUTS
+from reroll.traces.names import ROLLOUTS
 
 SELF = "self"
 REDRAWS = 32

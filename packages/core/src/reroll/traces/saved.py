@@ -13,13 +13,9 @@ from typing import Any, NamedTuple
 from reroll.api import Decision, Disposition, Group, RerollError
 from reroll.config.atomic import naming, write_whole
 from reroll.traces.lines import Line
+from reroll.traces.names import FILE, MARKER, ROLLOUTS, UNUSED
 
 SCHEMA = 1
-ROLLOUTS = "rollouts"
-FILE = "train_rollouts.jsonl"
-MARKER = "train_rollouts.done"
-UNUSED = "unused_rollouts.jsonl"
-"""Scored groups that no collection took when an attempt ended."""
 
 
 class SavedGroup(NamedTuple):
