@@ -79,7 +79,7 @@ def test_the_model_calls_the_tool_and_the_tool_answers(source):
                 expression = open_calls.pop(message["tool_call_id"])
                 assert message["content"] == str(eval(expression, {"__builtins__": {}}))
                 calls += 1
-    assert calls > 100
+    assert calls > len(records(source))
     assert sum(record["metrics"]["tools/calls"] for record in records(source)) >= calls
 
 
@@ -156,7 +156,6 @@ def test_every_kind_of_anchor_is_replayed_from_a_real_run(source, tmp_path, kind
         assert set(record["rewards"]) == ({"judge"} if kind == "transcript" else {"regex"})
     if kind == "tool-call":
         assert all(record["task"]["prompt"][-1]["role"] == "tool" for record in found)
-        assert any(record["metrics"]["tools/calls"] for record in found)
     if kind == "compaction":
         assert all("Work so far: " in record["task"]["prompt"][-1]["content"] for record in found)
     if kind in ("compaction", "tool-call", "final"):
