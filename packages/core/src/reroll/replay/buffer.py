@@ -17,9 +17,9 @@ from reroll.api import Derivation
 from reroll.replay.folders import rollouts_folder
 from reroll.replay.records import number_from
 from reroll.replay.steps import (
+    Choice,
     Counts,
     Handle,
-    Selection,
     Signature,
     StepIndex,
     read_step,
@@ -78,7 +78,7 @@ class ReplayBuffer:
         self._folder, self._derivation, self._capacity = folder, derivation, capacity
         self._online, self._seed, self._warn = online, seed, warn
         envs = None if source_envs is None else frozenset(source_envs)
-        self._selection = Selection(derivation, envs, seed)
+        self._choice = Choice(derivation, envs, seed)
         self._scanning = threading.Lock()
         self._lock = threading.Lock()  # of everything below
         self._steps: dict[int, StepIndex] = {}
@@ -111,7 +111,7 @@ class ReplayBuffer:
             if self._is_discarded(handle):
                 return None
         try:
-            return self._selection.read(handle)
+            return self._choice.read(handle)
         except OSError:  # moved aside, or on a disk that is away
             self._miss(handle.step)
         except Exception:  # torn, another record: whatever it is, nothing can be derived from it
@@ -194,7 +194,7 @@ class ReplayBuffer:
                 path = folder / FILE
                 with self._lock:
                     out = frozenset(self._discarded_from(path, signature))
-                known = read_step(number, path, signature, self._selection, room, out)
+                known = read_step(number, path, signature, self._choice, room, out)
         except OSError as error:
             self._warn_once(folder, str(error), f"{folder} cannot be read and is skipped: {error}")
             return None

@@ -59,7 +59,7 @@ class Counts:
     Attributes:
         usable: lines from which something could be derived, whatever was selected.
         derived: usable ones whose task was derived itself.
-        skipped: usable ones that the selection of sources leaves out.
+        skipped: usable ones that the choice of sources leaves out.
         env_names: usable lines by the data source that they name; `""` for those that name none.
     """
 
@@ -95,7 +95,7 @@ class StepIndex:
 
 
 @dataclass(frozen=True)
-class Selection:
+class Choice:
     """Which records are sources, and where what is derived from them starts.
 
     Attributes:
@@ -165,7 +165,7 @@ def _state(found: os.stat_result) -> FileState:
 
 
 def read_step(
-    number: int, path: Path, signature: Signature, selection: Selection, room: int, without: Set[Handle]
+    number: int, path: Path, signature: Signature, choice: Choice, room: int, without: Set[Handle]
 ) -> StepIndex:
     """Reads a step's file until there are `room` candidates; OSError where it cannot be read.
 
@@ -185,7 +185,7 @@ def read_step(
                 continue
             counts.lines += 1
             try:
-                found = _candidates(number, path, start, line, selection, counts)
+                found = _candidates(number, path, start, line, choice, counts)
                 handles += (handle for handle in found if handle not in without)
             except Exception as error:  # lines are anybody's data: the next one may be of use
                 told = str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
@@ -195,9 +195,7 @@ def read_step(
     return StepIndex(path, signature, tuple(handles[:room]), whole and len(handles) <= room, counts, fault)
 
 
-def _candidates(
-    number: int, path: Path, offset: int, line: bytes, selection: Selection, counts: Counts
-) -> list[Handle]:
+def _candidates(number: int, path: Path, offset: int, line: bytes, choice: Choice, counts: Counts) -> list[Handle]:
     record = read_line(line)
     if why := unusable(record):
         raise ValueError(why)
@@ -205,7 +203,7 @@ def _candidates(
     counts.derived += is_derived(record)
     name = stamp(record).env_name
     counts.env_names[name if isinstance(name, str) else ""] += 1
-    if not selection.takes(record):
+    if not choice.takes(record):
         counts.skipped += 1
         return []
-    return selection.handles(record, line, path, offset, number)
+    return choice.handles(record, line, path, offset, number)
