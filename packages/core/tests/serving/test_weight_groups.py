@@ -311,7 +311,7 @@ def test_groups_leave_nothing_behind(engine_and_run, state):
 
     async def use():
         found = []
-        for number in range(4):
+        for number in range(10):
             async with stream_to(engine, state) as stream:
                 if number % 2:
                     await engine.stage_stream(stream)
@@ -325,7 +325,9 @@ def test_groups_leave_nothing_behind(engine_and_run, state):
                 await asyncio.sleep(0.01)
                 samples.append(held())
             found.append(tuple(map(min, zip(*samples, strict=True))))
-        assert len(set(found[1:])) == 1, found
+        # What is made once when it is first needed, or is still being closed, is no leak; what every group leaves is.
+        kept = [last - first for first, last in zip(found[1], found[-1], strict=True)]
+        assert max(kept) < 4, found
 
     run(use())
 
