@@ -140,6 +140,17 @@ def test_controller_modules_load_neither_torch_nor_transformers(statement):
     assert done.stdout.strip() == "[]"
 
 
+def test_the_front_door_is_light_and_leads_to_scoring():
+    code = (
+        "import reroll, sys\n"
+        "print([name for name in sys.modules if name.startswith('reroll.') and not name.startswith('reroll.api')])\n"
+        "from reroll import BlockingScorer, ExactMatch, Regex, Scorer, ScoringConfig\n"
+        "print({'BlockingScorer', 'ScoringConfig'} <= set(dir(reroll)), hasattr(reroll, 'NoScorer'))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["[]", "True False"]
+
+
 def test_the_loop_fits_on_a_page():
     tree = ast.parse((SOURCE / "loop.py").read_text())
     (loop,) = [node for node in tree.body if isinstance(node, ast.AsyncFunctionDef)]

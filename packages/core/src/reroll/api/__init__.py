@@ -25,6 +25,7 @@ from reroll.api.errors import (
     RequestRefused,
     RerollError,
     RunFileError,
+    ScorerClosed,
     TaskError,
     TrainingError,
     WorkerDied,
@@ -46,11 +47,21 @@ from reroll.api.recipe import Advantage, Correction
 from reroll.api.records import Decision, Disposition, RecordWriter
 from reroll.api.sections import ConfigSection, RunFile
 from reroll.api.selection import Hook, Selection
+from reroll.api.services import (
+    JudgeError,
+    ServiceConfig,
+    ServiceError,
+    ServiceUnavailable,
+    ServiceVerifier,
+    http_failure,
+)
 from reroll.api.tasks import Binding, Judge, Message, RenderedPrompt, Task, TaskSet, Tool, task_from_record
+from reroll.api.thinking import without_thinking
 from reroll.api.tools import function_tool
 from reroll.api.traces import Group, Node, Sample, Trace, VersionSpan
 from reroll.api.trackers import Tracker
 from reroll.api.verifiers import SCORED_STATES, Verdict, VerdictState, Verifier
+from reroll.api.wording import counted, one_line
 
 __all__ = [
     "API_VERSION",
@@ -82,6 +93,7 @@ __all__ = [
     "HarnessContext",
     "Hook",
     "Judge",
+    "JudgeError",
     "Launcher",
     "Message",
     "NoConfig",
@@ -104,8 +116,13 @@ __all__ = [
     "RunFileError",
     "Sample",
     "SamplingParams",
+    "ScorerClosed",
     "Seeds",
     "Selection",
+    "ServiceConfig",
+    "ServiceError",
+    "ServiceUnavailable",
+    "ServiceVerifier",
     "Task",
     "TaskError",
     "TaskSet",
@@ -126,8 +143,12 @@ __all__ = [
     "Worker",
     "WorkerDied",
     "WorkerSpec",
+    "counted",
     "function_tool",
     "hookimpl",
     "hookspec",
+    "http_failure",
+    "one_line",
     "task_from_record",
+    "without_thinking",
 ]

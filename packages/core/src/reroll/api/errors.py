@@ -89,3 +89,7 @@ class RequestRefused(EngineError):
 
 class TrainingError(RerollError):
     """The trainer cannot go on: a step was not finite, or the model cannot be trained exactly."""
+
+
+class ScorerClosed(RerollError):
+    """A call came to a scorer that is closed, or was still waiting when it was."""

@@ -82,6 +82,17 @@ class Trace:
     errors: list[dict[str, str]] = field(default_factory=list)
     timing: dict[str, float] = field(default_factory=dict)
 
+    @classmethod
+    def of(cls, task: Task, completion: str) -> Trace:
+        """A text as a finished answer to the task, for judging what no engine of a run generated: the prompt's messages
+        and the answer, without tokens. Its id is the task's `prepared_sample_id`."""
+        nodes: list[Node] = []
+        for message in task.messages:
+            nodes.append(Node(len(nodes) - 1 if nodes else None, message, False, [], []))
+        answer: Message = {"role": "assistant", "content": completion}
+        nodes.append(Node(len(nodes) - 1 if nodes else None, answer, True, [], [], finish_reason="stop"))
+        return cls(task.prepared_sample_id, task, nodes, is_completed=True, stop_condition="stop")
+
     def branch(self, leaf: int | None = None) -> list[Node]:
         """Nodes from the root to `leaf` (default: the last node), root first."""
         return [self.nodes[index] for index in self.path(leaf)]
@@ -160,6 +171,12 @@ class Group:
     def scored_rewards(self) -> list[float]:
         """Rewards of the responses that were scored."""
         return [reward for reward in self.rewards if reward is not None]
+
+    @property
+    def unknown_verifiers(self) -> list[str]:
+        """Verifiers that could not judge a response, by name: most often the task's target is at fault."""
+        verdicts = [item for trace in self.traces for item in trace.verdicts.items()]
+        return sorted({name for name, verdict in verdicts if verdict.state == "unknown"})
 
     def staleness(self, version: int) -> int:
         """`version` minus the version of the group's oldest sampled token."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from reroll.api.component import Component
 
@@ -48,15 +48,22 @@ class Verifier(Component):
 
     A plain `score` is CPU work: it runs in a process that is killed when it passes the deadline, so it
     must not rely on state that survives between calls. An `async` one waits on a service: it runs on
-    the event loop, at most `concurrency` calls at once.
+    the event loop, at most `concurrency` calls at once; `ServiceVerifier` is one with retries.
     """
 
-    concurrency: ClassVar[int] = 32
-    """For asynchronous verifiers: calls in flight."""
+    concurrency: int = 32
+    """For asynchronous verifiers: calls in flight. A class sets it, or an instance when it is made."""
+    deadline_seconds: float | None = None
+    """For asynchronous verifiers: seconds that one call may take, in place of `rollout.scoring.deadline_seconds`."""
 
     def warm_up(self) -> None:
         """Imports and prepares what judging needs; called once in each process, before its first call, and no
-        deadline counts it."""
+        deadline counts it. RerollError where it lacks what the user must give, such as a key."""
+        return
+
+    async def close(self) -> None:
+        """Gives back what asynchronous calls hold, such as connections; awaited on the event loop of the calls, when
+        none is out any more. The processes of plain verifiers are killed, without it."""
         return
 
     def score(self, task: Task, trace: Trace) -> Verdict | Awaitable[Verdict]:
