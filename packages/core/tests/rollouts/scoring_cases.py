@@ -24,6 +24,15 @@ def trace(text: str, of: Task, index: int = 0) -> Trace:
     return Trace(f"trace-{index}", of, [Node(None, message, True, [1], [True])], is_completed=True)
 
 
+def deeper(depth: int) -> Verdict:
+    return deeper(depth + 1)
+
+
+def bred_seconds(controller: int) -> int:
+    """What programs that outlive their verifier sleep, by which the process that scores knows its own."""
+    return 1_000_000 + controller
+
+
 def misbehave(text: str) -> object:
     """What the completion asks for, or None."""
     match text:
@@ -34,6 +43,8 @@ def misbehave(text: str) -> object:
             re.match(r"(a+)+$", "a" * 64 + "!")  # keeps the interpreter lock
         case "exit":
             os._exit(3)
+        case "exit quietly":
+            os._exit(0)
         case "sys.exit":
             sys.exit("no more")
         case "segfault":
@@ -41,6 +52,10 @@ def misbehave(text: str) -> object:
         case "speak and die":
             print("last words of a verifier", flush=True)
             os._exit(4)
+        case "print and hang":
+            print("what it printed")
+            while True:
+                pass
         case "memory":
             return Verdict(float(len(bytearray(8 << 30))))
         case "leak":
@@ -55,6 +70,31 @@ def misbehave(text: str) -> object:
             subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
             while True:
                 pass
+        case "sleep":
+            time.sleep(600)
+        case "power":
+            return Verdict(float(len(str(7 ** (10**9)))))  # in C, with the interpreter lock
+        case "eat":
+            while True:
+                LEAKED.append(bytearray(64 << 20))
+        case "breed":
+            # Out of the worker's group, and of the sight of whoever follows parents.
+            sleep = f"setsid sleep {bred_seconds(os.getppid())} &"
+            for _ in range(20):
+                subprocess.Popen(["sh", "-c", f"{sleep} {sleep}"], start_new_session=True).wait()
+            while True:
+                pass
+        case "close everything":
+            os.closerange(0, 256)
+            return Verdict(1.0)
+        case "recurse":
+            sys.setrecursionlimit(10**9)
+            return deeper(0)
+        case "ignore signals":
+            signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            while True:
+                time.sleep(1)
         case "return text":
             return "1.0"
         case "return nan":

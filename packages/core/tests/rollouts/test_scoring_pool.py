@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from reroll.api import PluginError
+from reroll.api import PluginError, ScorerClosed
 from reroll.rollouts.scoring.pool import ScoringPool
 from reroll.rollouts.scoring.progress import IDLE, LOADING, WORKING, ProgressPage
 from reroll.rollouts.scoring.worker import VerifierSpec
@@ -283,7 +283,7 @@ def test_closing_with_calls_under_way_leaves_no_process():
         assert pids and not any(alive(pid) for pid in pids)
         with pytest.raises(asyncio.CancelledError):
             await waiting
-        with pytest.raises(RuntimeError, match="closed"):
+        with pytest.raises(ScorerClosed, match="closed"):
             await ask(pool, ["right"])
 
     asyncio.run(main())
@@ -373,6 +373,15 @@ def test_a_verifier_that_changes_its_task_changes_no_other_calls():
     # Fast calls first, after which many travel together.
     verdicts = judged(["right"] * 100 + ["count"] * 40)
     assert [verdict.score for verdict in verdicts[100:]] == [1.0] * 40
+
+
+def test_what_a_verifier_prints_is_in_the_log_when_its_process_is_killed(tmp_path):
+    async def main():
+        async with make(0.5, 1, logs=tmp_path) as pool:
+            return await ask(pool, ["print and hang"])
+
+    assert [verdict.state for verdict in asyncio.run(main())] == ["timeout"]
+    assert any("what it printed" in log.read_text() for log in tmp_path.iterdir())
 
 
 def test_a_verifier_that_closes_its_log_costs_itself_alone():

@@ -71,7 +71,7 @@ def test_errors_survive_a_hostile_repr():
         __str__ = __repr__
 
     assert shown(Odd()) == "<repr raised RuntimeError> (Odd)"
-    assert described(Odd()) == "Odd"
+    assert described(Odd()) == "Odd: <str raised RuntimeError>"
     assert len(shown("x" * 100_000)) < 300
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from reroll.api import PluginError
+from reroll.api import PluginError, ScorerClosed, Trace
 from reroll.rollouts.scoring.config import ScoringConfig
 from reroll.rollouts.scoring.scorer import Scorer, SelectedVerifier
 
@@ -97,6 +97,33 @@ def test_what_is_no_verdict_ends_the_run(text):
 def test_an_unknown_verifier_is_an_error():
     with pytest.raises(PluginError, match="'other', which is not among those of the run: plain"):
         scored(["right"], cases.Plain, other=1)
+
+
+def test_verifiers_may_be_given_as_they_are():
+    async def main():
+        of = task(plain="right", service=0)
+        async with Scorer({"plain": cases.Plain(), "service": cases.Service()}, ScoringConfig(workers=1)) as scorer:
+            found = await asyncio.wait_for(scorer.score(of, Trace.of(of, "right")), 60)
+            with pytest.raises(PluginError, match="'service' of scoring_cases broke its contract"):
+                await scorer.score(of, Trace.of(of, "return text"))
+        with pytest.raises(ScorerClosed, match="the scorer is closed; make another one"):
+            await scorer.score(of, Trace.of(of, "right"))
+        return found
+
+    assert {name: verdict.score for name, verdict in asyncio.run(main()).items()} == {"plain": 1.0, "service": 1.0}
+
+
+def test_a_class_that_no_process_can_import_is_refused():
+    class Local(cases.Plain):
+        name = "local"
+
+    class Script(cases.Plain):
+        name = "script"
+
+    Script.__module__, Script.__qualname__ = "__main__", "Script"
+    for cls in (Local, Script):
+        with pytest.raises(PluginError, match=f"{cls.name}.* put the class at the top of a module"):
+            Scorer({cls.name: cls()})
 
 
 def test_a_class_implements_exactly_one_method():

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import socket
 import sys
 import time
 from concurrent.futures import Future
@@ -14,6 +15,7 @@ import pytest
 
 from reroll.api import WorkerDied, WorkerSpec
 from reroll.workers import calling
+from reroll.workers.frames import read_frame_blocking
 from reroll.workers.process import ProcessWorker
 
 HERE = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")])}
@@ -204,6 +206,22 @@ def test_a_reply_that_cannot_be_read_is_a_death_not_a_hang():
     async def body(worker):
         with pytest.raises(WorkerDied, match="reply could not be read"):
             await asyncio.wait_for(worker.call("unreadable"), 20)
+
+    with_worker(body)
+
+
+def test_what_is_no_frame_is_not_waited_for():
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.sendall(b"some words that somebody printed")
+        with pytest.raises(ValueError, match="something else used the connection"):
+            read_frame_blocking(theirs)
+
+    async def body(worker):
+        connection = worker._writer.get_extra_info("socket")
+        os.write(connection.fileno(), b"some words that somebody printed")
+        with pytest.raises(WorkerDied, match=r"exit code 1(.|\n)*something else used the connection"):
+            await asyncio.wait_for(worker.call("times", 5), 30)
 
     with_worker(body)
 

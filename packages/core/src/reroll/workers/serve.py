@@ -12,6 +12,7 @@ import signal
 import socket
 import sys
 import threading
+import traceback
 
 from reroll.workers.answering import SWITCH_SECONDS, Server
 from reroll.workers.frames import read_frame_blocking
@@ -25,6 +26,9 @@ def read_calls(server: Server, connection: socket.socket) -> None:
             calls = read_frame_blocking(connection)
         except (EOFError, OSError):
             os._exit(0)
+        except Exception:  # what cannot be read leaves the stream useless, and a worker that hears nothing is none
+            traceback.print_exc()
+            os._exit(1)
         server.take(calls)
 
 

@@ -1,5 +1,5 @@
 """Scoring: verifiers are asked, each where its kind of work belongs.
 
 CPU work runs in processes that can be killed (`pool`, `worker`), waiting for a service on the event loop
-(`scorer`); `rewards` turns what they said into numbers.
+(`scorer`); `blocking` is the way in for callers without a loop; `rewards` turns what they said into numbers.
 """

@@ -7,17 +7,24 @@ import contextlib
 import itertools
 import os
 import pickle
+import secrets
 import signal
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 from reroll.api import Task, Trace, Verdict, WorkerSpec
+from reroll.rollouts.scoring.guard import reap
+from reroll.rollouts.scoring.leftovers import VARIABLE, end_leftovers
 from reroll.rollouts.scoring.progress import ProgressPage
 from reroll.rollouts.scoring.worker import Call, Outcome, VerifierSpec
 from reroll.workers.process import ProcessWorker, describe_exit, last_lines
+
+_ending = ThreadPoolExecutor(2, thread_name_prefix="scoring-ending")
+"""Not the event loop's own threads: calls of verifiers may hold all of those, and what they left must end still."""
 
 TARGET = "reroll.rollouts.scoring.worker:ScoringWorker"
 
@@ -29,7 +36,7 @@ THREADS = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS
 
 
 class Judged(NamedTuple):
-    """What a call gave: one verdict a trace, and the seconds that the verifier itself took."""
+    """What a call to a process gave: one verdict a trace, and the seconds that the verifier itself took."""
 
     verdicts: list[Verdict]
     seconds: float
@@ -62,8 +69,9 @@ class Job:
 class Lane:
     """Sends calls to one worker. It is used until the worker is dead, and then never again."""
 
-    def __init__(self, worker: ProcessWorker, page: ProgressPage) -> None:
+    def __init__(self, worker: ProcessWorker, page: ProgressPage, mark: str) -> None:
         self.worker = worker
+        self._mark = mark
         self.page = page
         self.calls: dict[int, Job] = {}
         self.gone = False
@@ -77,12 +85,19 @@ class Lane:
 
     @classmethod
     async def start(
-        cls, name: str, verifiers: Mapping[str, VerifierSpec], memory_bytes: int, logs: Path | None
+        cls,
+        name: str,
+        verifiers: Mapping[str, VerifierSpec],
+        memory_bytes: int,
+        logs: Path | None,
+        blank: Set[str] = frozenset(),
     ) -> Lane:
         page, path = ProgressPage.create()
         try:
             arguments = {"verifiers": dict(verifiers), "page": str(path), "memory_limit_bytes": memory_bytes}
+            mark = secrets.token_hex(16)
             environment = {key: value for key, value in THREADS.items() if key not in os.environ}
+            environment |= {key: "" for key in blank if key in os.environ} | {VARIABLE: mark}
             worker = await ProcessWorker.start(
                 WorkerSpec(name, TARGET, arguments, environment, logs / f"{name}.log" if logs else None)
             )
@@ -91,7 +106,7 @@ class Lane:
             raise
         finally:
             path.unlink(missing_ok=True)
-        return cls(worker, page)
+        return cls(worker, page, mark)
 
     @property
     def waiting(self) -> int:
@@ -99,7 +114,9 @@ class Lane:
         return len(self.calls) - len(self._taken_back)
 
     def room(self, window: int) -> int:
-        return 0 if self.gone or self.stalled is not None else window - self.waiting
+        """Calls that it may be sent; none beside one that may have cost a worker."""
+        suspect = any(job.losses for job in self.calls.values())
+        return 0 if self.gone or suspect or self.stalled is not None else window - self.waiting
 
     def send(self, jobs: Sequence[Job], answered: Callable[[Lane, dict[int, Job], Replies], None]) -> None:
         """Sends calls that are answered together."""
@@ -167,9 +184,14 @@ class Lane:
             os.killpg(self.worker.process.pid, signal.SIGKILL)
         self.worker.kill()
 
+    def end_leftovers(self) -> None:
+        end_leftovers(self._mark)
+
     async def end(self) -> None:
         self.kill()
         await self.worker.close(timeout=0)
+        await asyncio.get_running_loop().run_in_executor(_ending, self.end_leftovers)
+        reap(self.worker.process.pid)
         for sending in self._sending:
             sending.cancel()
         await asyncio.gather(*self._sending, return_exceptions=True)

@@ -1,8 +1,8 @@
 """Processes that ask verifiers and can be killed.
 
 A call's deadline runs from the start of its work in a process. A call that passes it, or that brings its
-process down, costs that process; the calls behind it are judged by another one. Those behind a call
-that is merely slow are as well, so that one answer holds up no others.
+process down, costs that process; the calls behind it are judged by another one, each alone where it is not known
+which of them did it. Those behind a call that is merely slow are as well, so that one answer holds up no others.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence, Set
 from functools import partial, wraps
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from reroll.api import PluginError, RerollError, Task, Trace, Verdict, WorkerDied
-from reroll.rollouts.scoring.contract import who
+from reroll.api import PluginError, RerollError, ScorerClosed, Task, Trace, Verdict, WorkerDied
+from reroll.rollouts.scoring.contract import unfailing, who
 from reroll.rollouts.scoring.lane import Job, Judged, Lane, Replies
 from reroll.rollouts.scoring.progress import IDLE, WORKING
 from reroll.rollouts.scoring.worker import Outcome, VerifierSpec
@@ -61,6 +61,7 @@ class ScoringPool:
         memory_limit_mb: that one process may allocate; 0 for no limit.
         load_seconds: in which a verifier must have been imported and made.
         window: most calls that one worker has at a time; the rest wait here.
+        blank: environment variables that are empty in the workers.
         logs: folder for the workers' output, what verifiers print included; None keeps none.
         warn: hears of every process that ends by itself.
     """
@@ -74,6 +75,7 @@ class ScoringPool:
         memory_limit_mb: int = 2048,
         load_seconds: float = 120.0,
         window: int = 64,
+        blank: Set[str] = frozenset(),
         logs: Path | None = None,
         warn: Callable[[str], None] = lambda text: None,
     ) -> None:
@@ -83,8 +85,9 @@ class ScoringPool:
         self.load_seconds = load_seconds
         self.window = window
         self._memory_bytes = memory_limit_mb << 20
+        self._blank = blank
         self._logs = logs
-        self._warn = warn
+        self._warn = unfailing(warn)
         self._pending: deque[Job] = deque()
         self._lanes: set[Lane] = set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -115,7 +118,7 @@ class ScoringPool:
         wrong is a verdict's state.
         """
         if self._closed.is_set():
-            raise RuntimeError("the scoring pool is closed")
+            raise ScorerClosed("the scoring pool is closed; make another one")
         if verifier not in self.verifiers:
             raise PluginError(f"no verifier {verifier!r} in the scoring pool; there are {sorted(self.verifiers)}")
         if problem := self._broken or self._unloadable.get(verifier):
@@ -147,27 +150,40 @@ class ScoringPool:
             job.future.cancel()
         await asyncio.gather(*(lane.end() for lane in lanes), *self._tasks, return_exceptions=True)
 
+    def kill(self) -> None:
+        """Ends every process and what it started, without the event loop; for where that has failed."""
+        for lane in self._lanes:
+            lane.kill()
+            lane.end_leftovers()
+
     # Sending
 
     @_guarded
     def _dispatch(self) -> None:
         window = max(2, min(self.window, int(QUEUED_SECONDS / self._mean_seconds)))
-        while self._pending and self._lanes:
+        while self._lanes and (first := self._first()) is not None:
             lane = max(self._lanes, key=lambda lane: lane.room(window))
-            if lane.room(window) <= 0:
-                return
+            if lane.room(window) <= 0 or (first.losses and lane.calls):
+                return  # what may have cost a worker gets one of its own
             share = -(-len(self._pending) // len(self._lanes))
             jobs = self._next(min(lane.room(window), share, int(TOGETHER_SECONDS / self._mean_seconds)))
-            if jobs:
-                lane.send(jobs, self._answered)
+            lane.send(jobs, self._answered)
+
+    def _first(self) -> Job | None:
+        """The first pending call that somebody still waits for."""
+        while self._pending and self._pending[0].future.done():
+            self._pending.popleft()
+        return self._pending[0] if self._pending else None
 
     def _next(self, count: int) -> list[Job]:
-        """Up to `count` pending calls, at least one if somebody still waits for one."""
+        """Up to `count` pending calls, at least the first; one that may have cost a worker goes alone."""
         jobs: list[Job] = []
-        while self._pending and len(jobs) < max(count, 1):
-            job = self._pending.popleft()
-            if not job.future.done():
-                jobs.append(job)
+        while len(jobs) < max(count, 1) and (job := self._first()) is not None:
+            if jobs and job.losses:
+                break
+            jobs.append(self._pending.popleft())
+            if job.losses:
+                break
         return jobs
 
     @_guarded
@@ -243,9 +259,12 @@ class ScoringPool:
             self._bury(lane, self._culprit(lane), str(died))
 
     def _culprit(self, lane: Lane) -> Job | None:
-        """The call that a worker was at when it died."""
+        """The call that a worker was at when it died. One that lost its connection ends by itself, with code 0, and any
+        of its calls may have closed that."""
         doing = lane.page.read()
-        return lane.calls.get(doing.call) if doing.phase != IDLE else None
+        if doing.phase == IDLE or (lane.worker.process.poll() == 0 and len(lane.calls) > 1):
+            return None
+        return lane.calls.get(doing.call)
 
     def _bury(self, lane: Lane, culprit: Job | None, words: str) -> None:
         """Blames the call that a worker died of, and replaces the worker."""
@@ -306,7 +325,7 @@ class ScoringPool:
         failures = 0
         while not self._closed.is_set():
             try:
-                lane = await Lane.start(name, self.verifiers, self._memory_bytes, self._logs)
+                lane = await Lane.start(name, self.verifiers, self._memory_bytes, self._logs, self._blank)
             except Exception as error:
                 failures += 1
                 if failures >= ATTEMPTS and not self._lanes:

@@ -35,9 +35,13 @@ class Snapshot(NamedTuple):
 
 
 class ProgressPage:
-    """The page, as either side sees it. `call`, `since` and `phase` are the worker's, `revoked` the pool's."""
+    """The page, as either side sees it. `call`, `since` and `phase` are the worker's, `revoked` the pool's.
+
+    A process that a verifier forks has the page too, and what it does there is not the worker's: it writes nothing.
+    """
 
     def __init__(self, path: Path) -> None:
+        self._owner = os.getpid()
         with path.open("r+b") as file:
             self._page = mmap.mmap(file.fileno(), SIZE)
 
@@ -52,6 +56,8 @@ class ProgressPage:
         return cls(Path(name)), Path(name)
 
     def enter(self, phase: Phase, call: int, now: float) -> None:
+        if os.getpid() != self._owner:
+            return
         # The phase goes first to idle and is set last: whoever reads a phase twice around the other
         # fields, and finds it and the call unchanged, has read fields that belong together.
         _NUMBER.pack_into(self._page, _PHASE, IDLE)
@@ -61,7 +67,8 @@ class ProgressPage:
 
     def rest(self) -> None:
         """No call is at work any more."""
-        _NUMBER.pack_into(self._page, _PHASE, IDLE)
+        if os.getpid() == self._owner:
+            _NUMBER.pack_into(self._page, _PHASE, IDLE)
 
     def read(self) -> Snapshot:
         """What the worker does now; idle if it changed while it was read."""

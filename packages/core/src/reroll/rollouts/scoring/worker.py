@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import faulthandler
 import gc
+import io
 import os
 import pickle
 import resource
@@ -17,11 +18,16 @@ from typing import Any, NamedTuple
 
 from reroll.api import Verdict, Verifier
 from reroll.rollouts.scoring.contract import ContractViolation, checked, checked_group, described, failed
+from reroll.rollouts.scoring.guard import start_guard
+from reroll.rollouts.scoring.leftovers import VARIABLE
 from reroll.rollouts.scoring.progress import LOADING, WORKING, ProgressPage
 from reroll.workers.answering import load_target
 
 LOG_BYTES = 1 << 20
 """What verifiers print is cut back to nothing above this size; it is only read for last words."""
+
+SHOWN = 4000
+"""Characters at either end of a long traceback that the log gets; an error may hold a whole answer."""
 
 WORN_SHARE = 0.7
 """Of the memory limit, that a process may still hold after a call."""
@@ -72,13 +78,18 @@ class ScoringWorker:
     def __init__(self, verifiers: Mapping[str, VerifierSpec], page: str, memory_limit_bytes: int) -> None:
         # A group of its own, so that what a verifier starts dies with the worker.
         os.setpgid(0, 0)
+        start_guard(os.environ.get(VARIABLE, ""))
         faulthandler.enable()
+        self.pid = os.getpid()
         self.specs = verifiers
         self.progress = ProgressPage(Path(page))
         self.loaded: dict[str, Verifier] = {}
         self.calls = 0
         self.memory_limit = memory_limit_bytes
         limit_resources(memory_limit_bytes)
+        # What a verifier printed must be in the log when its process is killed, which is how they all end.
+        if isinstance(sys.stdout, io.TextIOWrapper):
+            sys.stdout.reconfigure(line_buffering=True)
 
     def judge(self, calls: Sequence[Call]) -> list[Outcome]:
         """One outcome a call."""
@@ -105,6 +116,7 @@ class ScoringWorker:
             except BaseException as error:  # SystemExit as well: the import's doing, not the pool's
                 return Outcome(unloadable=described(error))
             finally:
+                self._end_if_forked()
                 self.progress.rest()
         self._bound_log()
         try:
@@ -124,11 +136,17 @@ class ScoringWorker:
         except BaseException as error:  # SystemExit as well: a verifier cannot end the process
             verdicts = failed(error, len(traces))
             with contextlib.suppress(Exception):  # it may have closed the log
-                traceback.print_exc()  # the verdict says what failed, the worker's log where
+                print(_short(traceback.format_exc()), file=sys.stderr)  # the verdict says what failed, the log where
         finally:
+            self._end_if_forked()
             self.progress.rest()
         seconds = time.monotonic() - begun
         return Outcome(verdicts, seconds, violation=violation, worn=self._worn())
+
+    def _end_if_forked(self) -> None:
+        """Ends a process that a verifier forked and let return: it would wait for calls that it never gets."""
+        if os.getpid() != self.pid:
+            os._exit(0)
 
     def _worn(self) -> bool:
         """Whether what verifiers keep between calls nears the limit: later calls would fail for it, and many
@@ -145,6 +163,10 @@ class ScoringWorker:
                 sys.stdout.flush()
                 if os.fstat(1).st_size > LOG_BYTES:
                     os.ftruncate(1, 0)
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= 2 * SHOWN else f"{text[:SHOWN]}\n…\n{text[-SHOWN:]}"
 
 
 def load_verifier(spec: VerifierSpec) -> Verifier:
