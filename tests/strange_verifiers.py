@@ -42,6 +42,27 @@ class RaisesSometimes(Verifier):
         return Verdict(float(int(trace.id, 16) % 2))
 
 
+class Puzzled(Verifier):
+    """Cannot judge tasks whose target is even; of the others half the answers are right."""
+
+    name = "puzzled"
+
+    def score(self, task, trace):
+        if int(task.targets["puzzled"]) % 2 == 0:
+            return Verdict(None, state="unknown", detail=f"the target {task.targets['puzzled']} is even")
+        return Verdict(float(int(trace.id, 16) % 2))
+
+
+class Parts(Verifier):
+    """Two parts of a score, which differ between responses."""
+
+    name = "parts"
+
+    def score(self, task, trace):
+        low, high = int(trace.id[-1], 16) / 15, int(trace.id[-2], 16) / 15
+        return Verdict((low + high) / 2, {"low": low, "high": high})
+
+
 @hookimpl
 def reroll_verifiers():
-    return [AlwaysRight, Texts, NotANumber, Nothing, RaisesSometimes]
+    return [AlwaysRight, Texts, NotANumber, Nothing, RaisesSometimes, Puzzled, Parts]

@@ -59,7 +59,8 @@ def decide(group: Group, filters: list[GroupFilter]) -> Decision:
     """The first filter that does not pass the group decides; one with fewer than two scored responses is aborted."""
     if len(group.scored_rewards) < 2:
         scored, size = len(group.scored_rewards), len(group.traces)
-        return Decision("aborted", f"{scored} of the group's {size} responses were scored")
+        unknown = f"; {', '.join(group.unknown_verifiers)} cannot judge the task" if group.unknown_verifiers else ""
+        return Decision("aborted", f"{scored} of the group's {size} responses were scored{unknown}")
     for group_filter in filters:
         try:
             decision = group_filter.decide(group)

@@ -38,6 +38,7 @@ def reroll_record_writers() -> list[type[RecordWriter]]:
 
 @hookimpl
 def reroll_verifiers() -> list[type[Verifier]]:
+    from reroll.rollouts.judge import JudgeVerifier
     from reroll.rollouts.verifiers import ExactMatch, Regex
 
-    return [ExactMatch, Regex]
+    return [ExactMatch, Regex, JudgeVerifier]

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, field_validator
 
-from reroll.api import Config, Task, Trace, Verdict, Verifier
+from reroll.api import Config, Task, Trace, Verdict, Verifier, one_line
 
 
 class TextConfig(Config):
@@ -44,7 +44,7 @@ class TextVerifier(Verifier):
     def check_target(self, target: Any) -> str | None:
         texts = [target] if isinstance(target, str) else target
         if not isinstance(texts, list) or not texts or not all(isinstance(text, str) for text in texts):
-            return f"the target of {self.name!r} must be a text or a list of texts, not {target!r}"
+            return f"the target of {self.name!r} must be a text or a list of texts, not {one_line(repr(target))}"
         return None
 
     def _normal(self, text: str) -> str:
