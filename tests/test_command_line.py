@@ -89,7 +89,8 @@ def test_an_unknown_command_line_is_an_error_without_a_traceback():
 
 
 def test_a_new_verifier_package_passes_its_own_tests(tmp_path):
-    reroll("new-plugin", "verifier", "unit-tests", cwd=tmp_path, check=0)
+    told = reroll("new-plugin", "verifier", "unit-tests", cwd=tmp_path, check=0).stdout
+    assert f"hatch run pip install -e {(tmp_path / 'reroll-verifiers-unit-tests').resolve()}" in told
     package = tmp_path / "reroll-verifiers-unit-tests"
     assert {"pyproject.toml", "README.md", "src", "tests"} <= {path.name for path in package.iterdir()}
     done = subprocess.run(

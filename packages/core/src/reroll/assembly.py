@@ -19,6 +19,7 @@ from reroll.api import (
     RunContext,
     Seeds,
     WorkerDied,
+    counted,
 )
 from reroll.checkpoints.config import CheckpointSection
 from reroll.checkpoints.saver import Checkpointer
@@ -177,8 +178,8 @@ async def _go_on(session: Session, resumed: Resumed) -> None:
     await session.trainer.restore(resumed.folder, resumed.state.version)
     session.restore(resumed.state)
     if not session.collections:
-        done = session.context.start_rollout_id
-        session.display.line(f"{done} collections are trained on: raise rollout.num_rollout above it to go on")
+        done = counted(session.context.start_rollout_id, "collection")
+        session.display.line(f"trained on {done} already: raise rollout.num_rollout above it to go on")
     await session.publisher.publish(session.trainer.version)
 
 

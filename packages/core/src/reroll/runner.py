@@ -9,7 +9,7 @@ import os
 import signal
 import time
 
-from reroll.api import WorkerDied
+from reroll.api import WorkerDied, counted
 from reroll.assembly import open_session
 from reroll.config import LoadedRunFile
 from reroll.config.run import RunSection
@@ -165,9 +165,8 @@ def _tell(summary: Summary, display: Display) -> None:
     elif not model and summary.steps:
         model = ", no weights (neither output.export_hf nor checkpoint.save_interval is set)"
     if summary.ended == "interrupted":
-        display.line(
-            f"interrupted {summary.message}; kept: {summary.collections} collections of rollouts, metrics{model}"
-        )
+        collections = counted(summary.collections, "collection")
+        display.line(f"interrupted {summary.message}; kept: {collections} of rollouts, metrics{model}")
     if summary.ended == "failed":
         display.line(f"the run failed; what it wrote is in {summary.output}")
         return

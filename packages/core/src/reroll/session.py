@@ -18,6 +18,7 @@ from reroll.api import (
     PublicationReport,
     RunContext,
     Sample,
+    counted,
 )
 from reroll.checkpoints.saver import Checkpointer
 from reroll.checkpoints.state import RunState
@@ -217,7 +218,7 @@ class Session:
         """Says that there is nothing more, and what became of what was dispatched."""
         ended = self.events.ledger.summary()
         listed = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in ended.items() if count)
-        self.display.line(f"the data ran out after {collections} collections; prompts: {listed}")
+        self.display.line(f"the data ran out after {counted(collections, 'collection')}; prompts: {listed}")
 
     def _warn(self, groups: Iterable[Group]) -> None:
         """Says the first failure of each verifier, harness and engine, once."""
@@ -291,14 +292,15 @@ class Session:
 
     def why_empty(self, collection: Collection, collections: int) -> str:
         """What the user should know when `collections` in a row held no group worth training on."""
+        in_a_row = counted(collections, "collection") + (" in a row" if collections > 1 else "")
         if collection.passed:
             return (
-                f"{collections} collections in a row held groups, but no response to train on: every one was cut off "
+                f"{in_a_row} held groups, but no response to train on: every one was cut off "
                 "at the length limit, and objective.mask_truncated_completions leaves those out. Raise "
                 "rollout.rollout_max_response_len"
             )
         reasons = Counter(item.decision.reason or item.decision.outcome for item in collection.groups)
-        listed = ", ".join(f"{reason} ({count} groups)" for reason, count in reasons.most_common(3))
+        listed = ", ".join(f"{reason} ({counted(count, 'group')})" for reason, count in reasons.most_common(3))
         traces = [trace for item in collection.groups for trace in item.group.traces]
         failures = Counter(error["message"] for trace in traces for error in trace.errors)
         if sum(failures.values()) > len(traces) / 2:
@@ -309,7 +311,7 @@ class Session:
                 f"{self.context.output / ROLLOUTS}, choose harder or easier tasks, or raise rollout.temperature or "
                 "rollout.n_samples_per_prompt"
             )
-        return f"{collections} collections in a row held no group to train on; the last one: {listed}. {remedy}"
+        return f"{in_a_row} held no group to train on{'; the last one' if collections > 1 else ''}: {listed}. {remedy}"
 
     async def evaluate(self, every_set: bool = False) -> None:
         """Runs the evaluation sets that are due at this step; a set never runs twice at one step."""
@@ -355,6 +357,7 @@ class Session:
         summary.trained_tokens += int(sum(step["forward_tokens"] for step in steps))
         summary.training_seconds += sum(step["seconds"] for step in steps)
         decided = [(item.group, item.decision) for item in collection.groups]
+        summary.judged(group for group, _ in decided)
         ages = collection.staleness()
         consumed = [age for item, age in zip(collection.groups, ages, strict=True) if item.passed]
         metrics = collection_metrics(decided, consumed) | training_metrics(steps) | self.events.metrics()

@@ -130,9 +130,14 @@ def make_plans(run: LoadedRunFile, task_sets: TaskSets, files: ModelFiles) -> di
             purpose=f"train:{source.name}" if data.sources else "train",
             env_name=source.name,
             harness=_harness(run, source.harness),
-            judging=task_sets.judging_training[source.name],
+            judging=task_sets.judging_training[source.name] or _own_weights(data, source),
         )
     return plans
+
+
+def _own_weights(data: DataSection, source: DataSource) -> Judging | None:
+    """The run's verifiers with the source's weights, where it has any."""
+    return Judging({}, data.weights(source)) if source.verifier_weights else None
 
 
 def make_evaluators(

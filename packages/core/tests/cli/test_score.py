@@ -22,6 +22,27 @@ class Broken(Verifier):
 """
 
 
+class Asked(Verifier):
+    """Says what it was asked."""
+
+    name = "asked"
+
+    async def score(self, task, trace):
+        return Verdict(1.0, detail=" / ".join(f"{message['role']}: {message['content']}" for message in task.messages))
+
+
+class Failing(Verifier):
+    """Judges by numbers alone, and of what else there is it knows texts."""
+
+    name = "failing"
+
+    async def score(self, task, trace):
+        return Verdict(float(task.targets["failing"]))
+
+    def check_target(self, target):
+        return f"{target} is no number" if isinstance(target, str) else None
+
+
 class Awaited(Verifier):
     name = "awaited"
 
@@ -39,7 +60,7 @@ def run(monkeypatch, tmp_path):
     def load_plugins():
         found = plugins.PluginManager()
         module = types.ModuleType("test_plugin")
-        module.reroll_verifiers = hookimpl(lambda: [ExactMatch, Regex, Awaited, Broken])
+        module.reroll_verifiers = hookimpl(lambda: [ExactMatch, Regex, Awaited, Asked, Failing, Broken])
         module.reroll_verifiers.__name__ = "reroll_verifiers"
         found.register(module, "test", "reroll-cases")
         return found
@@ -77,7 +98,8 @@ def test_verdicts_go_to_the_output(run, answers, tmp_path):
     for words in (
         "exact_match: 4 answers",
         "ok",
-        "0.5000 of 4 scored",
+        "4 of 4",
+        "0.5000",
         "66.7% of 3",
         "100.0% of 2",
         "0.0% of 1",
@@ -121,7 +143,9 @@ def test_options_are_checked(run, answers, options, says):
 def test_bad_lines_are_named_before_anything_is_judged(run, tmp_path):
     path, output = tmp_path / "bad.jsonl", tmp_path / "out.jsonl"
     lines = ['{"gold": "1", "answer": "1"}', "{", "[]", '{"answer": "1"}', '{"gold": "1", "answer": 2}', "", "{}"]
-    path.write_text("\n".join([*lines, '{"gold": "1", "answer": "1", "expected": "yes"}']))
+    lines += ['{"gold": "1", "answer": "1", "expected": "yes"}', '{"gold": null, "answer": "1"}']
+    lines += ['{"gold": "1", "answer": null}', '{"gold": "1", "answer": "1", "prompt": [{}]}']
+    path.write_text("\n".join([*lines, '{"gold": "1", "answer": "1", "question": 3}']))
     result = run("exact_match", path, "--output", output)
     assert result.exit_code == 2 and not output.exists()
     for number, says in [
@@ -129,6 +153,10 @@ def test_bad_lines_are_named_before_anything_is_judged(run, tmp_path):
         (3, "is not a JSON object"),
         (4, 'has no "gold"'),
         (5, '"answer" must be a text, not 2'),
+        (9, '"gold" is null'),
+        (10, '"answer" must be a text, not null'),
+        (11, '"prompt"[0] needs a role'),
+        (12, "\"question\" = '3' is neither"),
         (7, 'has no "gold" and no "answer"'),
         (8, '"expected" must be true or false'),
     ]:
@@ -168,3 +196,36 @@ def test_a_broken_contract_writes_nothing(run, answers, tmp_path):
     result = run("broken", answers, "--output", output)
     assert result.exit_code == 1 and not output.exists()
     assert "'broken' of reroll-cases broke its contract" in result.stderr
+
+
+def write(path, *rows):
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return path
+
+
+def test_the_question_of_a_line_reaches_the_verifier(run, tmp_path):
+    messages = [{"role": "system", "content": "s"}, {"role": "user", "content": "u"}]
+    rows = [{"prompt": "2 + 2 ="}, {"question": "Why?", "prompt": None}, {"prompt": messages, "question": "no"}, {}]
+    path = write(tmp_path / "a.jsonl", *({"gold": "g", "answer": "a"} | row for row in rows))
+    details = [json.loads(line)["detail"] for line in run("asked", path).stdout.splitlines()]
+    assert details == ["user: 2 + 2 =", "user: Why?", "system: s / user: u", "user: "]
+
+
+def test_a_gold_that_can_never_be_judged_is_unknown_with_the_reason(run, tmp_path):
+    path = write(tmp_path / "a.jsonl", {"gold": "x", "answer": "a"}, {"gold": 1, "answer": "a"})
+    result = run("failing", path)
+    first, second = map(json.loads, result.stdout.splitlines())
+    assert (first["state"], first["score"], first["detail"]) == ("unknown", None, "x is no number")
+    assert second["score"] == 1.0 and result.exit_code == 0
+    assert "1 of 2" in result.stderr and "1.0000" in result.stderr
+
+
+def test_it_fails_where_nothing_was_judged_and_still_says_why(run, tmp_path):
+    path = write(tmp_path / "a.jsonl", {"gold": "x", "answer": "a"}, {"gold": [], "answer": "a"})
+    output = tmp_path / "out.jsonl"
+    result = run("failing", path, "--output", output)
+    assert result.exit_code == 1
+    states = [json.loads(line)["state"] for line in output.read_text().splitlines()]
+    assert states == ["unknown", "service_error"]
+    assert all(words in result.stdout for words in ("unknown", "service_error", "0 of 2"))
+    assert "not one of 2 answers was judged; the first is unknown: x is no number" in result.stderr

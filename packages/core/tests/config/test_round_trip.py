@@ -81,12 +81,23 @@ WITH = {
 
 OPTIONS = {
     "regex": {"pattern": "([0-9]+)"},
+    "judge": {"base_url": "http://one:1/v1", "model": "judge"},
     "file": {"path": "prompts.jsonl"},
     "file.label_key": {"path": "prompts.jsonl", "verifier": "regex"},
     "file.verifier": {"path": "prompts.jsonl", "label_key": "answer"},
     "file.path": {},
 }
 """Options that a component, or one of its options, needs beside it."""
+
+VALUES = {
+    "judge.base_url": ["http://two:1/v1"],
+    "judge.api_key_env": ["JUDGE_KEY"],
+    "judge.prompt": ["Is {answer} right? {format}"],
+    "judge.words": [{"yes": 1.0, "no": 0.0}],
+    "judge.scale": [[0.0, 10.0]],
+    "judge.pattern": ["(correct)"],
+}
+"""Values of options for which no general one fits."""
 
 
 def model_of(annotation):
@@ -206,9 +217,8 @@ def option_tables():
                 needed = OPTIONS.get(f"{name}.{option}", OPTIONS.get(name, {}))
                 default = needed.get(option, field.get_default())
                 for key, is_list in keys:
-                    selections = [
-                        {"name": name, **needed, option: value} for value in candidates(field.annotation, default)
-                    ]
+                    values = VALUES.get(f"{name}.{option}") or candidates(field.annotation, default)
+                    selections = [{"name": name, **needed, option: value} for value in values]
                     tables = [with_value(BASE, key, [each] if is_list else each) for each in selections]
                     yield f"{key}{'[0]' if is_list else ''}.{option}", name, tables
 

@@ -209,6 +209,14 @@ def test_what_another_run_selects_and_cannot_be_had_here_is_refused_at_plan_time
     assert "run.toml selects what cannot be had here" in found["inner"] and named in found["inner"]
 
 
+def test_a_source_with_weights_of_its_own_is_refused_at_plan_time(tmp_path, source):
+    sums = SOURCE_DATA["sources"][0]
+    write_run_file(source, {**SOURCE_DATA, "sources": [{**sums, "verifier_weights": {"exact_match": 3.0}}]})
+    assert "verifier_weights of its own" in problems(tmp_path, again(source))["source_envs"]
+    write_run_file(source, {**SOURCE_DATA, "sources": [{**sums, "verifier_weights": {"exact_match": 2.0}}]})
+    assert opened(tmp_path, again(source)).tasks.judges()["exact_match"].weight == 2.0
+
+
 def test_tasks_in_containers_are_refused_unless_allowed(tmp_path, source):
     contained = [{"name": "sums", "task_set": {"name": "contained", "verifier": "exact_match"}}]
     write_run_file(source, {**SOURCE_DATA, "sources": contained})

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from reroll.reporting.summary import Summary, closing_lines, split_gain
+from reroll.api import Group, RenderedPrompt, Task, Trace, Verdict
+from reroll.reporting.summary import LISTED_TASKS, Summary, closing_lines, split_gain
 
 shares = st.floats(0, 1)
 
@@ -212,3 +213,30 @@ def test_closing_lines_say_what_is_missing_from_the_numbers(tmp_path):
     assert "2 prompts are too long" in told[0]
     assert any("too_long: 7" in line for line in told)
     assert not any("scored" in line or "too" in line.split(str(tmp_path))[0] for line in whole)
+
+
+def judged_group(*states, task="t"):
+    of = Task("", {"v": 1}, "set", 0, task)
+    traces = [Trace(str(number), of, verdicts={"v": Verdict(None, state=state)}) for number, state in enumerate(states)]
+    return Group("o", 0, 0, 0, of, RenderedPrompt("", (), "", ""), traces, [0] * len(traces), {"v": 1.0})
+
+
+def test_verdicts_are_counted_and_what_could_not_be_judged_is_named():
+    found = summary()
+    found.judged([judged_group("ok", "rejected")])
+    assert not any("verdict" in line or "judged" in line for line in closing_lines(found))
+    found.judged([judged_group("unknown", "timeout", task=str(number % 5)) for number in range(7)])
+    assert (found.verdicts, found.groups_unknown) == ({"ok": 1, "rejected": 1, "unknown": 7, "timeout": 7}, 7)
+    assert found.unknown_tasks == ["set:0", "set:1", "set:2", "set:3", "set:4"]
+    text = "\n".join(closing_lines(found))
+    assert "verdicts without a score: 7 timeout, 7 unknown, of 16" in text
+    assert "7 groups hold responses that could not be judged" in text and "set:0, set:1, set:2, …;" in text
+    again = summary()
+    again.restore(json.loads(json.dumps(found.state())))
+    assert (again.verdicts, again.unknown_tasks) == (found.verdicts, found.unknown_tasks)
+
+
+def test_the_list_of_tasks_has_a_bound():
+    found = summary()
+    found.judged([judged_group("unknown", task=str(number)) for number in range(LISTED_TASKS + 5)])
+    assert (found.groups_unknown, len(found.unknown_tasks)) == (LISTED_TASKS + 5, LISTED_TASKS)

@@ -41,7 +41,14 @@ def new_plugin(
         file = target / path
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, "utf-8")
-    typer.echo(f"{target}: a complete package. Next:\n  cd {target} && pytest\n  pip install -e . && reroll plugins")
+    typer.echo(
+        f"{target}: a complete package. Next:\n"
+        f"  pip install -e {target} && reroll plugins\n"
+        f"  pytest {target}\n"
+        "in the environment of hatch, at the root of a clone of reroll:\n"
+        f"  hatch run pip install -e {target.resolve()} && hatch run reroll plugins\n"
+        f"  hatch run pytest {target.resolve()}"
+    )
 
 
 def render(kind: str, values: dict[str, str]) -> dict[str, str]:

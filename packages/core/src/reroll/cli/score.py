@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, NoReturn
 import typer
 
 if TYPE_CHECKING:
-    from reroll.rollouts.scoring.lane import Judged
-    from reroll.rollouts.scoring.scorer import SelectedVerifier
+    from reroll.api import Message
+    from reroll.rollouts.scoring.scorer import SelectedVerifier, TimedVerdict
 
 IN_FLIGHT = 512
 """Calls that wait for a verdict at once; more would only fill memory."""
@@ -18,34 +18,48 @@ SHOWN_PROBLEMS = 20
 
 
 class Line(NamedTuple):
-    """One answer to judge; `fields` is the whole object of the line."""
+    """One answer to judge.
+
+    Attributes:
+        prompt: what was asked; empty where the line does not say it.
+        fields: the whole object of the line.
+    """
 
     number: int
     gold: Any
     answer: str
+    prompt: list[Message] | str
     fields: dict[str, Any]
 
 
 def score(
     verifier: Annotated[str, typer.Argument(help="Name of the verifier, as in a task's targets.")],
     file: Annotated[
-        Path, typer.Argument(help='JSON lines with "gold" and "answer", and where known "id", "expected" and "kind".')
+        Path,
+        typer.Argument(
+            help='JSON lines with "gold", what the verifier compares with, and "answer"; and where known "prompt" or '
+            '"question", a text or chat messages, which a judge is shown; "id"; "expected", true or false, and "kind", '
+            "by which the summary counts how often the verdict is as expected."
+        ),
     ],
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="File for one verdict a line; without it they go to standard output."),
     ] = None,
     workers: Annotated[int, typer.Option(min=1, help="Processes that judge.")] = 2,
-    deadline: Annotated[float, typer.Option(min=0.001, help="Seconds that one answer may take.")] = 10.0,
+    deadline: Annotated[
+        float,
+        typer.Option(min=0.001, help="Seconds that one answer may take, unless the verifier has an option for it."),
+    ] = 10.0,
     memory_limit_mb: Annotated[int, typer.Option(min=0, help="Memory of one process, in MiB; 0: no limit.")] = 2048,
     option: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="Option of the verifier, with a TOML value.")
     ] = None,
 ) -> None:
-    """Judge a file of answers with a verifier."""
+    """Judge a file of answers with a verifier. Ends with exit code 1 where not one of them could be judged."""
     import asyncio
 
-    from reroll.api import RerollError
+    from reroll.api import RerollError, counted
     from reroll.rollouts.scoring.config import ScoringConfig
 
     selected = _select(verifier, option or [])
@@ -60,6 +74,9 @@ def score(
     rows = [_row(line, found) for line, found in zip(lines, judged, strict=True)]
     _write(rows, output)
     _summarise(verifier, lines, rows, to_stderr=output is None)
+    if not any(map(_is_judged, rows)):
+        first = rows[0]["state"] + (f": {rows[0]['detail']}" if rows[0]["detail"] else "")
+        _stop(f"not one of {counted(len(rows), 'answer')} was judged; the first is {first}", 1)
 
 
 def _select(name: str, options: list[str]) -> SelectedVerifier:
@@ -120,6 +137,8 @@ def _parse(number: int, text: str) -> Line | str:
     """The line, or what is wrong with it."""
     import json
 
+    from reroll.tasks.file import prompt_fault
+
     try:
         fields = json.loads(text)
     except json.JSONDecodeError as error:
@@ -128,14 +147,22 @@ def _parse(number: int, text: str) -> Line | str:
         return "is nested too deeply"
     if not isinstance(fields, dict):
         return 'is not a JSON object; write {"gold": …, "answer": …}'
-    missing = [f'"{key}"' for key in ("gold", "answer") if fields.get(key) is None]
+    missing = [f'"{key}"' for key in ("gold", "answer") if key not in fields]
     if missing:
         return f"has no {' and no '.join(missing)}"
+    if fields["gold"] is None:
+        return '"gold" is null, and no answer can be compared with that; give what the verifier compares with'
     if not isinstance(fields["answer"], str):
-        return f'"answer" must be a text, not {fields["answer"]!r}'
+        return f'"answer" must be a text, not {json.dumps(fields["answer"])}'
     if not isinstance(fields.get("expected", False), bool):
         return f'"expected" must be true or false, not {fields["expected"]!r}'
-    return Line(number, fields["gold"], fields["answer"], fields)
+    prompt: list[Message] | str = ""
+    for key in ("question", "prompt"):
+        if fields.get(key) not in (None, ""):
+            if fault := prompt_fault(fields[key], f'"{key}"'):
+                return fault
+            prompt = fields[key]
+    return Line(number, fields["gold"], fields["answer"], prompt, fields)
 
 
 def _check_output(output: Path, file: Path) -> None:
@@ -148,21 +175,23 @@ def _check_output(output: Path, file: Path) -> None:
         _stop(f"--output {output}: the folder {output.resolve().parent} does not exist", 2)
 
 
-async def _judge(name: str, selected: SelectedVerifier, lines: list[Line], config: Any) -> list[Judged]:
+async def _judge(name: str, selected: SelectedVerifier, lines: list[Line], config: Any) -> list[TimedVerdict]:
     import asyncio
 
-    from reroll.api import Node, Task, Trace
-    from reroll.rollouts.scoring.scorer import Scorer
+    from reroll.api import Task, Trace, Verdict
+    from reroll.rollouts.scoring.scorer import Scorer, TimedVerdict
+    from reroll.tasks.targets import unjudgeable
 
-    judged: dict[int, Judged] = {}
+    judged: dict[int, TimedVerdict] = {}
     left = iter(enumerate(lines))
 
     async def take(scorer: Scorer, done: Any) -> None:
         for index, line in left:
-            task = Task("", {name: line.gold}, "answers", line.number - 1, str(line.number))
-            node = Node(None, {"role": "assistant", "content": line.answer}, True, [], [], finish_reason="stop")
-            trace = Trace(str(line.number), task, [node], is_completed=True, stop_condition="stop")
-            judged[index] = (await scorer.judge(name, task, [trace]))[0]
+            if why := unjudgeable(selected.verifier, line.gold):
+                judged[index] = TimedVerdict(Verdict(None, state="unknown", detail=why), 0.0)
+            else:
+                task = Task(line.prompt, {name: line.gold}, "answers", line.number - 1, str(line.number))
+                judged[index] = (await scorer.judge(name, task, [Trace.of(task, line.answer)]))[0]
             done()
 
     with _progress(len(lines)) as done:
@@ -171,8 +200,8 @@ async def _judge(name: str, selected: SelectedVerifier, lines: list[Line], confi
     return [judged[index] for index in range(len(lines))]
 
 
-def _row(line: Line, judged: Judged) -> dict[str, Any]:
-    verdict = judged.verdicts[0]
+def _row(line: Line, judged: TimedVerdict) -> dict[str, Any]:
+    verdict = judged.verdict
     return {
         **({"id": line.fields["id"]} if "id" in line.fields else {}),
         "line": line.number,
@@ -205,19 +234,26 @@ def _write(rows: list[dict[str, Any]], output: Path | None) -> None:
         partial.unlink(missing_ok=True)
 
 
+def _is_judged(row: dict[str, Any]) -> bool:
+    from reroll.api import SCORED_STATES
+
+    return row["score"] is not None and row["state"] in SCORED_STATES
+
+
 def _summarise(name: str, lines: list[Line], rows: list[dict[str, Any]], to_stderr: bool) -> None:
     from collections import Counter
 
     from rich.console import Console
     from rich.table import Table
 
-    from reroll.api import SCORED_STATES
+    from reroll.api import counted
 
-    table = Table("", "", title=f"{name}: {len(rows)} answers", title_justify="left", show_header=False)
+    table = Table("", "", title=f"{name}: {counted(len(rows), 'answer')}", title_justify="left", show_header=False)
     for state, count in Counter(row["state"] for row in rows).most_common():
         table.add_row(state, str(count))
-    scores = [row["score"] for row in rows if row["score"] is not None and row["state"] in SCORED_STATES]
-    table.add_row("mean score", f"{sum(scores) / len(scores):.4f} of {len(scores)} scored" if scores else "none scored")
+    scores = [row["score"] for row in rows if _is_judged(row)]
+    table.add_row("judged", f"{len(scores)} of {len(rows)}")
+    table.add_row("mean score of those", f"{sum(scores) / len(scores):.4f}" if scores else "none")
     seconds = sorted(row["seconds"] for row in rows)
     table.add_row("seconds, median", f"{seconds[len(seconds) // 2]:.6f}")
     table.add_row("seconds, p99", f"{seconds[min(len(seconds) - 1, len(seconds) * 99 // 100)]:.6f}")
@@ -225,7 +261,7 @@ def _summarise(name: str, lines: list[Line], rows: list[dict[str, Any]], to_stde
     for line, row in zip(lines, rows, strict=True):
         if "expected" in line.fields:
             # An answer that was not judged agrees with nothing.
-            found = row["score"] >= 0.5 if row["score"] is not None and row["state"] in SCORED_STATES else None
+            found = row["score"] >= 0.5 if _is_judged(row) else None
             kinds = ["as expected", *([f"  {line.fields['kind']}"] if "kind" in line.fields else [])]
             for kind in kinds:
                 agreed.setdefault(kind, []).append(found is line.fields["expected"])

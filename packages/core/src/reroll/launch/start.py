@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from reroll.api import CheckpointError, RerollError
+from reroll.api import CheckpointError, RerollError, counted
 from reroll.checkpoints.config import CheckpointSection
 from reroll.checkpoints.state import (
     Identity,
@@ -105,7 +105,7 @@ def begin(run: LoadedRunFile, output: Path, tell: Callable[[str], None], warn: C
     moved = move_aside(output, first, step, attempt.number - 1) if before else []
     if resumed:
         tell(
-            f"start {attempt.number}: goes on after {resumed.state.collection} collections, at step "
+            f"start {attempt.number}: goes on after {counted(resumed.state.collection, 'collection')}, at step "
             f"{resumed.state.version}, from {resumed.folder}"
         )
     elif before:

@@ -103,6 +103,13 @@ class SourceRun:
                     "conversation",
                     "leave that data source out",
                 )
+            if self.data.weights(source) != self.data.weights():
+                yield Problem(
+                    f"{key}.source_envs",
+                    f"{source.name!r} in {self.where} has verifier_weights of its own, and a replay has one weight for "
+                    "each verifier",
+                    "leave that data source out",
+                )
             task_set = self.task_set_class(source)
             if task_set.judges is not TaskSet.judges and not task_set.lazy:
                 yield Problem(

@@ -56,6 +56,7 @@ def collection_metrics(decided: Sequence[tuple[Group, Decision]], staleness: Seq
     for trace in traces:
         for name, reward in trace.rewards.items():
             by_verifier.setdefault(name, []).append(reward)
+    states = Counter(verdict.state for trace in traces for verdict in trace.verdicts.values())
     lengths = [trace.response_tokens for trace in traces]
     outcomes = Counter(decision.outcome for _, decision in decided)
     return {
@@ -63,11 +64,14 @@ def collection_metrics(decided: Sequence[tuple[Group, Decision]], staleness: Seq
         "rollout/reward": fmean(rewards) if rewards else 0.0,
         "rollout/reward_std": pstdev(rewards) if rewards else 0.0,
         **{f"rollout/reward/{name}": fmean(values) for name, values in by_verifier.items()},
+        **component_metrics(traces),
+        **{f"rollout/verdicts/{state}": count for state, count in sorted(states.items())},
         "rollout/groups": len(groups),
         "rollout/groups_passed": outcomes["passed"],
         "rollout/groups_filtered": outcomes["filtered"],
         "rollout/groups_aborted": outcomes["aborted"],
         "rollout/groups_equal_rewards": sum(len(set(group.scored_rewards)) == 1 for group in groups),
+        "rollout/groups_unknown": sum(bool(group.unknown_verifiers) for group in groups),
         "rollout/failed_responses": len(traces) - len(rewards),
         "rollout/response_tokens": fmean(lengths),
         "rollout/response_tokens_min": min(lengths),
@@ -77,6 +81,16 @@ def collection_metrics(decided: Sequence[tuple[Group, Decision]], staleness: Seq
         "staleness/max": max(staleness, default=0),
         **{f"staleness/groups_{steps}": count for steps, count in sorted(Counter(staleness).items())},
     }
+
+
+def component_metrics(traces: Sequence[Trace]) -> dict[str, float]:
+    """Means of the parts of each verifier's score, over the verdicts that have them."""
+    found: dict[str, list[float]] = {}
+    for trace in traces:
+        for name, verdict in trace.verdicts.items():
+            for part, value in verdict.components.items():
+                found.setdefault(f"rollout/components/{name}/{part}", []).append(value)
+    return {name: fmean(values) for name, values in sorted(found.items())}
 
 
 def reported_metrics(traces: Sequence[Trace]) -> dict[str, float]:
@@ -101,6 +115,7 @@ def source_metrics(
             **reported_metrics(traces),
             "groups": len(own),
             "groups_passed": sum(decision.outcome == "passed" for _, decision in own),
+            "groups_unknown": sum(bool(group.unknown_verifiers) for group, _ in own),
             **({"reward": fmean(rewards)} if rewards else {}),
             **({"response_tokens": fmean(trace.response_tokens for trace in traces)} if traces else {}),
             **{f"dispatches_{disposition}": count for disposition, count in ended.get(name, {}).items()},

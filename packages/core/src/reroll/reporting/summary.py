@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from reroll.api import SCORED_STATES, Group
 from reroll.config.atomic import write_whole
 
 SCHEMA = 1
+
+LISTED_TASKS = 100
+SHOWN_TASKS = 3
 
 OF_ONE_START = {"name", "output", "starts", "ended", "message", "wall_seconds", "model"}
 OF_ONE_START |= {"checkpoint", "missed_checkpoints"}
@@ -57,11 +61,28 @@ class Summary:
     ledger: dict[str, int] = field(default_factory=dict)
     filtered: dict[str, int] = field(default_factory=dict)
     skipped: dict[str, int] = field(default_factory=dict)
+    verdicts: dict[str, int] = field(default_factory=dict)
+    """State → verdicts, of the groups that collections held; see `VerdictState`."""
+    groups_unknown: int = 0
+    """Those in which a verifier could not judge."""
+    unknown_tasks: list[str] = field(default_factory=list)
+    """Their tasks, the first `LISTED_TASKS` of them."""
     model: Path | None = None
     checkpoint: Path | None = None
     """The last whole one of this start."""
     missed_checkpoints: int = 0
     """Those that could not be written."""
+
+    def judged(self, groups: Iterable[Group]) -> None:
+        """Counts what verifiers said of a collection's groups."""
+        for group in groups:
+            for trace in group.traces:
+                for verdict in trace.verdicts.values():
+                    self.verdicts[verdict.state] = self.verdicts.get(verdict.state, 0) + 1
+            if group.unknown_verifiers:
+                self.groups_unknown += 1
+                if group.task.key not in self.unknown_tasks and len(self.unknown_tasks) < LISTED_TASKS:
+                    self.unknown_tasks.append(group.task.key)
 
     def at(self, first: bool) -> dict[str, Any] | None:
         """The evaluation of every set before training (`first`), or the last one, and their mean over sets; None
@@ -165,6 +186,7 @@ def closing_lines(summary: Summary) -> Sequence[str]:
         lines.append(
             f"engines were lost: {summary.engine_restarts} restarts, {summary.engine_absent_seconds:.1f} s without one"
         )
+    lines += _judging_lines(summary)
     if summary.skipped:
         lines.append("skipped prompts: " + ", ".join(f"{reason}: {count}" for reason, count in summary.skipped.items()))
     lines.append(f"rollouts: {summary.output / 'rollouts'}")
@@ -179,6 +201,22 @@ def closing_lines(summary: Summary) -> Sequence[str]:
         lines.append(f"{summary.missed_checkpoints} checkpoints could not be written; {log} says why")
     if summary.model:
         lines.append(f"model:    {summary.model}")
+    return lines
+
+
+def _judging_lines(summary: Summary) -> Sequence[str]:
+    """What verifiers could not judge, where there was something."""
+    lines: list[str] = []
+    failed = {state: count for state, count in summary.verdicts.items() if state not in SCORED_STATES}
+    if failed:
+        listed = ", ".join(f"{count} {state}" for state, count in sorted(failed.items()))
+        lines.append(f"verdicts without a score: {listed}, of {sum(summary.verdicts.values())}")
+    if summary.groups_unknown:
+        shown = ", ".join(summary.unknown_tasks[:SHOWN_TASKS]) + (", …" if summary.unknown_tasks[SHOWN_TASKS:] else "")
+        lines.append(
+            f"{summary.groups_unknown} groups hold responses that could not be judged, most often for a target that no "
+            f"verifier reads: {shown}; summary.json lists the tasks"
+        )
     return lines
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, cast
 
@@ -19,9 +20,12 @@ from reroll.api import (
     TaskError,
     TaskSet,
     Verifier,
+    counted,
 )
+from reroll.config.problems import nearest
 from reroll.config.run import RunSection
 from reroll.tasks.installed import InstalledTools
+from reroll.tasks.targets import UnlistedVerifiers, target_fault, unjudgeable, unready
 from reroll.tasks.toolbox import Toolbox
 
 
@@ -47,6 +51,8 @@ class DataSource(Config):
     """Most groups of the source in flight; by default no bound of its own."""
     harness: Annotated[Selection | None, Hook("harnesses")] = None
     """How its tasks become conversations; by default `rollout.harness`, or for replayed rollouts their own harness."""
+    verifier_weights: dict[str, float] = {}
+    """Weights of scores in the rewards of its tasks; those that are not given are `data.verifier_weights`."""
 
 
 class DataSection(ConfigSection):
@@ -95,9 +101,22 @@ class DataSection(ConfigSection):
             yield Problem("data.verifiers", f"names {name!r} twice")
         if names and not any(weight > 0 for weight in self.weights().values()):
             yield Problem("data.verifier_weights", "gives no verifier a positive weight: no answer would be right")
-        for name in self.verifier_weights:
-            if name not in names:
-                yield Problem(f"data.verifier_weights.{name}", "weighs a verifier that data.verifiers does not list")
+        for key, weights in self._given_weights():
+            for name in weights:
+                if name not in names:
+                    remedy = nearest(name, names) if names else "add it there"
+                    yield Problem(f"{key}.{name}", "weighs a verifier that data.verifiers does not list", remedy)
+        for index, source in enumerate(self.sources):
+            own = self.weights(source)
+            if source.verifier_weights and names and not any(weight > 0 for weight in own.values()):
+                key = f"data.sources[{index}].verifier_weights"
+                yield Problem(key, "gives no verifier a positive weight: no answer would be right")
+
+    def _given_weights(self) -> Iterator[tuple[str, dict[str, float]]]:
+        """Dotted key and table."""
+        yield "data.verifier_weights", self.verifier_weights
+        for index, source in enumerate(self.sources):
+            yield f"data.sources[{index}].verifier_weights", source.verifier_weights
 
     def _source_problems(self, run: RunFile) -> Iterator[Problem]:
         if self.sources and self.task_set is not None:
@@ -137,14 +156,57 @@ class DataSection(ConfigSection):
             yield f"data.sources[{index}].task_set", source.task_set
 
     def validate_files(self, run: RunFile, thorough: bool) -> Iterator[Problem]:
-        for key, selection in self.task_sets():
-            yield from check_task_set(key, selection, self, run, thorough)
+        for index, item in enumerate(self.verifiers):
+            if lacks := unready(run.make("verifiers", item)):
+                yield Problem(f"data.verifiers[{index}]", lacks)
+        asked = NamedVerifiers()
+        for (key, selection), source in zip(self.task_sets(), self.all_sources(), strict=True):
+            here = NamedVerifiers()
+            yield from check_task_set(key, selection, self, run, thorough, asked=here)
+            own = key.removesuffix("task_set") + "verifier_weights"
+            if source.verifier_weights and here.own_verifiers:
+                yield Problem(own, "does nothing: the task set brings its own verifiers and weights", "leave it out")
+            elif source.verifier_weights:
+                yield from here.idle(own, source.verifier_weights)
+            asked.add(here)
+        if self.verifier_weights and asked.complete:
+            for item in run.value("eval.sets"):
+                for _ in check_task_set("eval", item.task_set, self, run, thorough=False, asked=asked):
+                    pass  # told by [eval] itself
+            yield from asked.idle("data.verifier_weights", self.verifier_weights)
 
-    def weights(self) -> dict[str, float]:
-        """Weight of every listed verifier."""
-        return {item.name: self.verifier_weights.get(item.name, 1.0) for item in self.verifiers}
+    def weights(self, source: DataSource | None = None) -> dict[str, float]:
+        """Weight of every listed verifier, for tasks of the source."""
+        given = self.verifier_weights | (source.verifier_weights if source else {})
+        return {item.name: given.get(item.name, 1.0) for item in self.verifiers}
 
 
+@dataclass
+class NamedVerifiers:
+    """Verifiers that tasks name.
+
+    Attributes:
+        complete: every task was looked at.
+        own_verifiers: the tasks are judged by verifiers that their set brings along.
+    """
+
+    names: set[str] = field(default_factory=set)
+    complete: bool = True
+    own_verifiers: bool = False
+
+    def add(self, other: NamedVerifiers) -> None:
+        self.names |= other.names
+        self.complete = self.complete and other.complete
+
+    def idle(self, key: str, weights: Mapping[str, float]) -> Iterator[Problem]:
+        """Weights of verifiers that no task names."""
+        if self.complete:
+            for name in sorted(set(weights) - self.names):
+                yield Problem(f"{key}.{name}", "weighs a verifier that no task's targets name", "leave it out")
+
+
+REMEDY = "correct the row, or drop it"
+"""Of a target that can never be judged."""
 ROWS = 100_000
 """Tasks that are read before a run starts; `reroll validate` reads all of them."""
 SHOWN = 3
@@ -191,7 +253,13 @@ def bound_task(tasks: TaskSet, index: int) -> Task:
 
 
 def check_task_set(
-    key: str, selection: Selection, data: DataSection, run: RunFile, thorough: bool, sized: bool = False
+    key: str,
+    selection: Selection,
+    data: DataSection,
+    run: RunFile,
+    thorough: bool,
+    sized: bool = False,
+    asked: NamedVerifiers | None = None,
 ) -> Iterator[Problem]:
     """Reads every task of a sized set; are its targets for known verifiers, can they be judged, are its tools there?
     Of a lazy set, which passes over what is of no use, one task is enough.
@@ -199,8 +267,11 @@ def check_task_set(
     Args:
         thorough: ask verifiers about every target instead of the first `SAMPLE`.
         sized: refuse a streaming set.
+        asked: is told which verifiers the tasks name.
     """
     warned: list[str] = []
+    asked = asked or NamedVerifiers()
+    complete, asked.complete = asked.complete, False
     try:
         tasks = open_task_set(run, selection, None, data_seed(run), warned.append)
         if tasks.online:
@@ -215,12 +286,17 @@ def check_task_set(
         if own is None
         else {name: judge.verifier for name, judge in own.items()}
     )
+    asked.own_verifiers = own is not None
+    for judge in (own or {}).values():
+        if lacks := unready(judge.verifier):
+            yield Problem(key, lacks)
     if size is None:
         if sized:
             yield Problem(key, f"{selection.name!r} is streaming and never ends", "give a set with a size")
         return
     toolbox = Toolbox(InstalledTools(run, data.tools))
     faults, passed_over, usable = 0, "", False
+    unlisted = UnlistedVerifiers(judges, by_task_set=own is not None)
     rows = SAMPLE if tasks.lazy else ROWS
     for index in range(size if thorough else min(size, rows)):
         try:
@@ -230,21 +306,34 @@ def check_task_set(
             if tasks.lazy:
                 passed_over = passed_over or str(error)
                 continue
-            reason: str | None = str(error)
+            reason, remedy = str(error), ""
         except Exception as error:  # a task set is anybody's code
-            reason = str(error)
+            reason, remedy = str(error), ""
         else:
             usable = True
-            reason = _unjudgeable(task.targets, judges, ask=thorough or index < SAMPLE)
-            reason = reason and f"task {task.key}: {reason}"
+            asked.names |= task.targets.keys()
+            where = f"{_place(tasks, index)}task {task.key}"
+            unlisted.note(task.targets, where)
+            fault = _first_fault(task.targets, judges) if thorough or index < SAMPLE else None
+            reason, remedy = (f"{where}: {fault}", REMEDY) if fault else ("", "")
         if reason:
             faults += 1
             if faults <= 10:
-                yield Problem(key, reason)
+                yield Problem(key, reason, remedy)
+    yield from unlisted.problems(key)
+    whole = not tasks.lazy and own is None and (thorough or size <= rows)
+    asked.complete = complete and whole and not faults and not unlisted.found
     if faults > 10:
-        yield Problem(key, f"{faults - 10} more tasks have faults")
+        more = counted(faults - 10, "more task")
+        yield Problem(key, f"{more} {'has' if faults == 11 else 'have'} faults")
     if passed_over and not usable:
         yield Problem(key, f"nothing of it can be dispatched: {'; '.join(warned[:SHOWN]) or passed_over}")
+
+
+def _place(tasks: TaskSet, index: int) -> str:
+    """File and row, counted from 1, of a set that is read from a file."""
+    path = None if tasks.lazy else getattr(tasks.config, "path", None)
+    return f"{path}:{index + 1}: " if isinstance(path, Path) else ""
 
 
 def _size(tasks: TaskSet) -> int | None:
@@ -255,10 +344,8 @@ def _size(tasks: TaskSet) -> int | None:
         return None
 
 
-def _unjudgeable(targets: Mapping[str, Any], judges: Mapping[str, Verifier], ask: bool) -> str | None:
+def _first_fault(targets: Mapping[str, Any], judges: Mapping[str, Verifier]) -> str | None:
     for name, target in targets.items():
-        if name not in judges:
-            return f"its targets name the verifier {name!r}, which data.verifiers does not list"
-        if ask and (why := judges[name].check_target(target)):
-            return f"target {target!r} of {name!r} can never be judged: {why}"
+        if name in judges and (why := unjudgeable(judges[name], target)):
+            return target_fault(name, target, why)
     return None

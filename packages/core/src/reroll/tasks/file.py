@@ -90,7 +90,8 @@ class FileTaskSet(TaskSet):
         if row.get(key) is None:
             wanted = repr(key) if self.config.input_key else "'messages' or 'prompt'"
             raise TaskError(f"{where}: has no {wanted}; set input_key to one of its fields: {', '.join(row)}")
-        prompt = _checked_prompt(row[key], where, key)
+        if fault := prompt_fault(row[key], key):
+            raise TaskError(f"{where}: {fault}")
         targets = self._targets(row, where)
         read = {key, "targets", "tools", "prepared_sample_id", "source_dataset", "source_row", self.config.label_key}
         if self.config.metadata_key:
@@ -100,7 +101,7 @@ class FileTaskSet(TaskSet):
         else:
             metadata = {name: value for name, value in row.items() if name not in read}
         return Task(
-            prompt=prompt,
+            prompt=row[key],
             targets=targets,
             source_dataset=str(row.get("source_dataset") or self.config.path.stem),
             source_row=_row_number(row.get("source_row"), index, where),
@@ -211,16 +212,15 @@ def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is no JSON")
 
 
-def _checked_prompt(prompt: Any, where: str, key: str) -> Any:
+def prompt_fault(prompt: Any, key: str) -> str | None:
+    """Why what a field holds can be no prompt, neither a text nor chat messages; None where it can."""
     if isinstance(prompt, str):
-        if not prompt:
-            raise TaskError(f"{where}: {key} is empty")
-        return prompt
+        return None if prompt else f"{key} is empty"
     if not isinstance(prompt, list) or not prompt:
-        raise TaskError(f"{where}: {key} = {str(prompt)[:60]!r} is neither text nor a list of messages")
+        return f"{key} = {str(prompt)[:60]!r} is neither text nor a list of messages"
     for number, message in enumerate(prompt):
         if not isinstance(message, dict) or str(message.get("role")) not in ROLES:
-            raise TaskError(f"{where}: {key}[{number}] needs a role among {', '.join(sorted(ROLES))}")
+            return f"{key}[{number}] needs a role among {', '.join(sorted(ROLES))}"
         if not isinstance(message.get("content"), (str, list)) and not message.get("tool_calls"):
-            raise TaskError(f"{where}: {key}[{number}].content is missing")
-    return prompt
+            return f"{key}[{number}].content is missing"
+    return None

@@ -8,6 +8,8 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, PlainValidator, ValidationError
 
+from reroll.api import one_line
+
 ModelT = TypeVar("ModelT", bound=BaseModel)
 
 
@@ -44,7 +46,7 @@ def checked(model: type[ModelT], value: Any, prefix: str = "") -> ModelT:
         for part in first["loc"]:
             where += f"[{part}]" if isinstance(part, int) else f".{part}" if where else part
         message = first["msg"].removeprefix("Value error, ")
-        given = "" if first["type"] == "missing" else f"{_short(first['input'])}: "
+        given = "" if first["type"] == "missing" else f"{one_line(repr(first['input']), 60)}: "
         raise ValueError(f"{where or 'it'}: {given}{message[:1].lower()}{message[1:]}") from None
 
 
@@ -64,8 +66,3 @@ def read_checked(model: type[ModelT], path: Path, schema: int) -> ModelT:
         return checked(model, found)
     except ValueError as error:
         raise ValueError(f"{path.name}: {error}") from None
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "…"

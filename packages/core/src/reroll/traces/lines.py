@@ -83,6 +83,7 @@ class GroupStamp(Checked):
     rollout_id: int
     siblings: int
     verifier_weights: dict[Text, Number]
+    unknown_verifiers: list[Text] = []
     filter_decision: Literal["passed", "filtered", "aborted"]
     filter_reason: Text
     disposition: Disposition | None

@@ -99,6 +99,7 @@ def trace_record(saved: SavedGroup, index: int) -> dict[str, Any]:
         "reward": group.rewards[index],
         "seed": group.seeds[index],
         "verifier_weights": group.verifier_weights,
+        "unknown_verifiers": group.unknown_verifiers,
         "prompt": _fields(group.rendered) if index == 0 else None,
         "verdicts": {name: _fields(verdict) for name, verdict in trace.verdicts.items()},
     }
