@@ -2,10 +2,10 @@
 
 import asyncio
 import json
-import re
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from hypothesis import given, settings
@@ -13,202 +13,333 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from reroll import Node, Task, Trace, Verdict
-from reroll_verifiers_math.equality import number
+from reroll_verifiers_math.boxes import boxed as in_box
+from reroll_verifiers_math.extraction import visible
+from reroll_verifiers_math.literals import literal_answer, literal_number
+from reroll_verifiers_math.targets import read_gold
 from reroll_verifiers_math.verifier import MathConfig, MathVerifier
 
-
-def judge(gold, answer, **options):
-    task = Task("", {"math": gold}, "test", 0, "0")
-    node = Node(None, {"role": "assistant", "content": answer}, True, [1], [True])
-    return MathVerifier(MathConfig(**options)).score(task, Trace("t", task, [node]))
+RIGHT, WRONG = Verdict(1.0, {"parsed": 1.0}), Verdict(0.0, {"parsed": 1.0})
 
 
 def boxed(text):
     return f"\\boxed{{{text}}}"
 
 
-@pytest.fixture(scope="module", autouse=True)
-def warm():
-    MathVerifier().warm_up()
+@pytest.mark.parametrize(("gold", "answer"), [(7, "7.0"), (0.25, r"\frac14"), (-3, "−3"), (r"\boxed{12}", "12")])
+def test_targets_are_texts_or_numbers(judge, gold, answer):
+    assert judge(gold, boxed(answer)) == RIGHT
 
 
-EQUAL = [
-    ("42", "42"),
-    ("0.5", r"\frac{1}{2}"),
-    ("1/2", r"\dfrac{2}{4}"),
-    (".4", "0.40"),
-    ("8/46", r"\frac{4}{23}"),
-    ("1234567", "1,234,567"),
-    ("1{,}234", "1234"),
-    ("-3", "−3"),
-    (r"\frac{1}{12}", "0.0833333333333333"),
-    (r"918\frac{1}{2}", "918.5"),
-    ("5/4", "1 1/4"),
-    (r"28\%", "28"),
-    ("25%", "0.25"),
-    (r"\$10", "10"),
-    ("45", r"45^\circ"),
-    ("100", r"100 \text{ dollars}"),
-    (r"\boxed{12}", "12"),
-    ("1+x", "x+1"),
-    ("x^2+2x+1", "(x+1)^2"),
-    (r"\frac{6\sqrt{5}}{5}", r"\frac{3\sqrt{20}}{5}"),
-    (r"\left(1,\frac{9}{2}\right)", "(1,4.5)"),
-    ("1,-2", "-2,1"),
-    (r"-793 < a < 10", "(-793, 10)"),
-    (r"\begin{pmatrix}1&0\\0&1\end{pmatrix}", r"\begin{bmatrix} 1 & 0 \\ 0 & 1 \end{bmatrix}"),
-    (r"\text{Evelyn}", "Evelyn"),
-    (7, "7.0"),
-    (0.25, r"\frac14"),
-]
-
-UNEQUAL = [
-    ("42", "43"),
-    ("-5.0", "5.0"),
-    ("1234566", "1,234,567"),
-    (r"\frac{63}{400}", r"\frac{64}{400}"),
-    (r"\frac{1}{3}", "0.3333"),
-    ("0.0000001", "0.0000002"),
-    ("x+2n+1", "x+1"),
-    ("(-\\infty,5)", r"(-\infty, 5]"),
-    ("red", "blue"),
-    ("5", "five or so"),
-    ("1", "__import__('os')"),
-    ("10", r"\frac{1}{0}"),
-]
+def test_no_answer(judge):
+    for completion in ("I do not know.", "", "<think> 1"):
+        assert judge("1", completion) == Verdict(0.0, {"parsed": 0.0})
 
 
-@pytest.mark.parametrize(("gold", "answer"), EQUAL)
-def test_equal(gold, answer):
-    assert judge(gold, boxed(answer)) == Verdict(1.0, {"parsed": 1.0})
+def test_only_boxes_by_option(judge):
+    assert judge("4", "The answer is 4.") == RIGHT
+    assert judge("4", "The answer is 4.", extraction="boxed") == Verdict(0.0, {"parsed": 0.0})
+    assert judge("4", "4", extraction="boxed") == Verdict(0.0, {"parsed": 0.0})
+    assert judge("4", r"\boxed{4}", extraction="boxed") == RIGHT
+    assert judge("C", "The answer is C.", extraction="boxed") == Verdict(0.0, {"parsed": 0.0})
+    assert judge("C", r"\boxed{C}", extraction="boxed") == RIGHT
 
 
-@pytest.mark.parametrize(("gold", "answer"), UNEQUAL)
-def test_unequal(gold, answer):
-    assert judge(gold, boxed(answer)) == Verdict(0.0, {"parsed": 1.0})
+def test_several_boxes_by_option(judge):
+    for option, gold in (("join", "3, 5"), ("last", "5")):
+        for other, expected in (
+            ("join", RIGHT if option == "join" else WRONG),
+            ("last", RIGHT if option == "last" else WRONG),
+        ):
+            assert judge(gold, r"\boxed{3}, \boxed{5}", several_boxes=other) == expected
 
 
-def test_no_answer():
-    assert judge("1", "I do not know.") == Verdict(0.0, {"parsed": 0.0})
-    assert judge("1", "") == Verdict(0.0, {"parsed": 0.0})
+def test_rounded_decimals_by_option(judge):
+    assert judge("1/3", boxed("0.333333")) == RIGHT
+    assert judge("1/3", boxed("0.333333"), rounded_decimals=8) == WRONG
+    assert judge("1/3", boxed("0.33333333"), rounded_decimals=8) == RIGHT
+    assert judge("1/3", boxed("0.333333333333"), rounded_decimals=0) == WRONG
+    assert judge("1/3", boxed("0.33333")) == WRONG
+    # Nothing that is small is lost in places.
+    assert judge("0.0000001", boxed("0.0000002")) == WRONG
+    assert judge(r"10^{-10}", boxed("0.000000")) == WRONG
+    assert judge(r"1.5 \times 10^{-12}", boxed("1.5e-12")) == RIGHT
+    assert judge(r"1.5 \times 10^{-12}", boxed("1.6e-12")) == WRONG
 
 
-def test_a_long_answer_is_rejected():
-    verdict = judge("1", boxed("1" + "+0" * 30), max_answer_chars=20)
-    assert (verdict.score, verdict.state) == (0.0, "rejected") and "61 characters, at most 20" in verdict.detail
+def test_tolerance_by_option(judge):
+    assert judge("9.81", boxed("9.8")) == WRONG
+    assert judge("9.81", boxed("9.8"), tolerance=0.01) == RIGHT
+    assert judge("9.81", boxed("9.5"), tolerance=0.01) == WRONG
+    assert judge(r"2\pi", boxed("6.28"), tolerance=0.01) == RIGHT
+    with pytest.raises(ValidationError):
+        MathConfig(tolerance=1.5)
+
+
+def test_percents_by_option(judge):
+    for answer in ("28%", "28", "0.28", "28 percent", r"28\%"):
+        assert judge(r"28\%", boxed(answer)) == RIGHT
+    assert judge(r"28\%", boxed("28"), percent="exact") == WRONG
+    assert judge(r"28\%", boxed("0.28"), percent="exact") == RIGHT
+    assert judge(r"28\%", boxed(r"0.28\%")) == WRONG
+
+
+def test_units_by_option(judge):
+    assert judge("5 cm", boxed("5")) == judge("5", boxed(r"5\text{ cm}")) == judge("5 cm", boxed("0.05 m")) == RIGHT
+    assert judge("5 cm", boxed("5 m")) == judge("5 cm", boxed("5 kg")) == WRONG
+    assert judge("5 cm", boxed("5"), units="required") == judge("5", boxed("5 cm"), units="required") == WRONG
+    assert judge("5 cm", boxed(r"5\ \mathrm{cm}"), units="required") == RIGHT
+
+
+def test_hostile_answers_are_rejected(judge):
+    long = judge("1", boxed("1" + "+0" * 30), max_answer_chars=20)
+    assert (long.score, long.state) == (0.0, "rejected") and "61 characters" in long.detail and "20" in long.detail
     assert judge("1", boxed("1"), max_answer_chars=20).state == "ok"
     assert judge("1", boxed("9" * 100_000)).state == "rejected"
+    deep = judge("1", boxed(r"\sqrt{" * 60 + "1" + "}" * 60))
+    assert (deep.score, deep.state) == (0.0, "rejected") and "deep" in deep.detail
+    assert judge("1", boxed("/".join("1" * 500))).state == "rejected"
+    for answer in ("9^{9^{9^9}}", r"\frac{5^{5^{5^{5^5}}} - 5}{16}", "=" * 500, r"\frac" * 500, r"(((99999!)!)!)!"):
+        assert judge("1", boxed(answer)).state == "rejected", answer
+    for completion in ("=" * 10**6, "{" * 500, r"\frac" * 500, "no answer " * 50_000):
+        verdict = judge("1", completion)
+        assert (verdict.score, verdict.state, verdict.components["parsed"]) == (0.0, "rejected", 0.0)
+    assert judge("9^{9^{9^9}}", boxed("9^{9^{9^9}}")) == RIGHT
+    code = judge("1", boxed("__import__('os').getpid()"))
+    assert (code.score, code.state) == (0.0, "rejected") and "program" in code.detail
     with pytest.raises(ValidationError):
         MathConfig(max_answer_chars=0)
 
 
-@pytest.mark.parametrize("gold", ["", "@#&", r"\frac{", None, True, ["1"]])
-def test_a_target_that_cannot_be_read_is_unknown(gold):
+@pytest.mark.parametrize(
+    "gold", ["", " ", "$$", r"\frac{", r"x = \foo{1}", "{1", r"\boxed{\frac{}{}}", None, True, ["1"]]
+)
+def test_a_target_that_cannot_be_read_is_unknown(judge, gold):
     verdict = judge(gold, boxed("1"))
     assert (verdict.score, verdict.state) == (None, "unknown") and verdict.detail
     # Also where the texts are the same: or only right answers would be scored.
-    assert judge(gold, boxed(gold)).state in ("unknown", "ok")
+    assert judge(gold, boxed(gold)).state == "unknown"
     assert MathVerifier().check_target(gold)
 
 
-@pytest.mark.parametrize("gold", [gold for gold, _ in EQUAL])
+@pytest.mark.parametrize(
+    "gold",
+    [
+        "42",
+        r"\text{Evelyn}",
+        "red",
+        "A",
+        "(C) 12",
+        r"\frac{1}{2}",
+        "x > 5",
+        r"\int_0^1 x dx",
+        r"\sum_{k=1}^n k",
+        "a man",
+    ],
+)
 def test_targets_that_can_be_read_are_found_good(gold):
     assert MathVerifier().check_target(gold) is None
 
 
-def test_numbers_are_read_exactly():
-    assert number("0.1").value * 10 == 1
-    assert number("1e5") is None and number("1/0") is None and number("2^3") is None
-    assert number("1" * 5000) is None
+def test_what_the_grammar_does_not_read_goes_to_sympy(judge):
+    assert judge(r"\int_0^1 x\,dx", boxed(r"\frac{1}{2}")) == RIGHT
+    assert judge(r"\int_0^1 x\,dx", boxed(r"\frac{1}{3}")) == WRONG
 
 
-@given(st.text(max_size=80), st.sampled_from(["1", r"\frac{x}{2}", "(1,2)", "x=3"]))
-@settings(deadline=None, max_examples=60)
-def test_arbitrary_answers_get_a_verdict(text, gold):
-    for completion in (text, boxed(text)):
+@given(st.text(max_size=80), st.sampled_from(["1", r"\frac{x}{2}", "(1,2)", "x=3", "A", "red", r"\{1,2\}", "x > 5"]))
+@settings(deadline=None)
+def test_arbitrary_answers_get_a_verdict(judge, text, gold):
+    for completion in (text, boxed(text), f"${text}$", f"The answer is {text}"):
         verdict = judge(gold, completion)
-        assert verdict.score in (0.0, 1.0) and verdict.state == "ok"
+        assert verdict.score in (0.0, 1.0) and verdict.state in ("ok", "rejected")
         assert verdict.components["parsed"] in (0.0, 1.0)
 
 
-@given(st.text(max_size=40))
-@settings(deadline=None, max_examples=40)
-def test_arbitrary_targets_get_a_verdict(gold):
-    verdict = judge(gold, boxed("1"))
-    assert verdict.state in ("ok", "unknown") and verdict.scored == (verdict.state == "ok")
-
-
-HOSTILE = [
-    "__import__('os').system('touch PATH')",
-    "__import__(chr(111)+chr(115)).system(chr(116))",
-    "eval(\"open('PATH','w')\")",
-    r"\text{__import__('os').system('touch PATH')}",
-    "().__class__.__base__.__subclasses__()",
-    "lambda: open('PATH','w')",
-    "3+open('PATH','w').write('1')",
-    "1/1+exec(\"open('PATH','w')\")",
-    "f(open('PATH','w'))",
-    "f(exit(),1)",
-    r"\gcd(exit(),3)",
-    r"\max(print(1),2)",
-    r"\operatorname{diag}(exit(),1)",
-    "f_{print(1)}(x)",
-    "x.__class__",
-    "1e5",
+COMMANDS = [
+    *(
+        "\\frac",
+        "\\sqrt",
+        "\\left(",
+        "\\right)",
+        "\\begin{pmatrix}",
+        "\\end{pmatrix}",
+        "\\\\",
+        "&",
+        "\\cup",
+        "\\in",
+        "\\pm",
+    ),
+    *(
+        "\\text{a}",
+        "\\infty",
+        "\\le",
+        "<",
+        "=",
+        "\\sin",
+        "\\log_2",
+        "\\binom",
+        "|",
+        "\\{",
+        "\\}",
+        "{",
+        "}",
+        "(",
+        ")",
+        "[",
+        "]",
+    ),
+    *(
+        "^",
+        "_",
+        "!",
+        "'",
+        "%",
+        "°",
+        "/",
+        "*",
+        "+",
+        "-",
+        ",",
+        ":",
+        ";",
+        "1",
+        "2.5",
+        "0",
+        "x",
+        "n",
+        "i",
+        "e",
+        "\\pi",
+        "10",
+        " ",
+    ),
+    *(
+        "\\begin{cases}",
+        "\\end{cases}",
+        "\\overline",
+        "cm",
+        "and",
+        "\\mathbb{R}",
+        "\\boxed",
+        "1/2",
+        "1,234",
+        "\\angle",
+        "f",
+    ),
 ]
+LATEX = st.lists(st.sampled_from(COMMANDS), max_size=14).map("".join)
 
 
-def test_nothing_in_an_answer_is_executed(monkeypatch, tmp_path):
-    from sympy.parsing import sympy_parser
-
-    evaluated = []
-    evaluate = sympy_parser.eval_expr
-
-    def spy(code, *arguments):
-        evaluated.append(code)
-        return evaluate(code, *arguments)
-
-    monkeypatch.setattr(sympy_parser, "eval_expr", spy)
-    for text in HOSTILE:
-        text = text.replace("PATH", str(tmp_path / "owned"))
-        for gold, answer in ((r"\sqrt{2}", boxed(text)), (text, boxed(r"\sqrt{2}")), ("x", text)):
-            assert judge(gold, answer).score in (0.0, None)
-    assert not (tmp_path / "owned").exists()
-    # The spy sees what SymPy reads, and that is the digits of formulas.
-    assert evaluated
-    for code in evaluated:
-        assert re.fullmatch(r"(Integer|Float) \('?[\d.]+'? ?\)", code), code
+@given(LATEX, LATEX)
+@settings(deadline=None, max_examples=300)
+def test_arbitrary_latex_gets_a_verdict(judge, gold, answer):
+    verdict = judge(gold, boxed(answer))
+    assert verdict.state in ("ok", "unknown", "rejected") and verdict.scored == (verdict.state != "unknown")
 
 
-def test_it_works_outside_of_the_main_thread():
-    found = []
-    thread = threading.Thread(target=lambda: found.append(judge("1+x", boxed("x+1"))))
+@given(LATEX)
+@settings(deadline=None, max_examples=150)
+def test_an_answer_equals_itself(judge, text):
+    found = judge(text, boxed(text))
+    if found.state == "ok" and in_box(boxed(text)) == text == read_gold(text).text:
+        assert found.score == 1.0
+
+
+NUMBER = st.one_of(
+    st.integers(-(10**12), 10**12).map(str),
+    st.decimals(-1000, 1000, places=3).map(str),
+    st.tuples(st.integers(-99, 99), st.integers(1, 99)).map(lambda pair: f"{pair[0]}/{pair[1]}"),
+    st.tuples(st.integers(-99, 99), st.integers(1, 99)).map(lambda pair: f"\\frac{{{pair[0]}}}{{{pair[1]}}}"),
+)
+
+
+@pytest.mark.parametrize(
+    "completion",
+    [
+        r"<reasoning> \boxed{5}",
+        r"<thought> so \boxed{5}",
+        r"<think>\boxed{5}</think> 4",
+        "The answer is 4.\n\nProblem: next \\boxed{5}",
+        r"<answer>4</answer> \boxed{5}",
+    ],
+)
+def test_the_short_way_sees_no_more_than_the_long_way(judge, completion):
+    assert judge("5", completion).score == 0.0
+    assert judge("5", r"\boxed{123456789012345678}", max_answer_chars=5).state == "rejected"
+
+
+@given(NUMBER, NUMBER, st.sampled_from(["%s", "$%s$", r"so \boxed{%s}.", r"$\boxed{%s}$", r"\boxed{%s}<|im_end|>"]))
+@settings(deadline=None)
+def test_the_short_way_says_what_the_long_way_says(judge, gold, answer, shape):
+    completion = shape % answer
+    assert literal_number(gold) is not None and literal_answer(visible(completion)) is not None
+    assert judge(gold, completion) == judge(gold, completion, units="required")  # which takes the long way
+    assert judge(answer, completion) == RIGHT
+
+
+def test_it_says_the_same_wherever_it_is_called(judge):
+    answers = ["x+1", "x+2", r"\frac{2x+2}{2}", r"\sin^2 x+\cos^2 x + x", "1", r"\text{one}"] * 4
+    expected = [judge("1+x", boxed(answer)) for answer in answers]
+    in_thread = []
+    thread = threading.Thread(target=lambda: in_thread.extend(judge("1+x", boxed(answer)) for answer in answers))
     thread.start()
     thread.join()
-    assert found == [Verdict(1.0, {"parsed": 1.0})]
+    with ThreadPoolExecutor(4) as executor:
+        in_executor = list(executor.map(lambda answer: judge("1+x", boxed(answer)), answers))
+    assert expected == in_thread == in_executor
+    assert [verdict.score for verdict in expected[:6]] == [1, 0, 1, 1, 0, 0]
+
+
+def test_verdicts_are_the_same_in_every_process():
+    code = (
+        "from reroll_verifiers_math.judging import judge; from reroll_verifiers_math.quantities import Policy;"
+        "pairs = [('x+y', 'y+x'), (r'\\sqrt{x^2}', '|x|'), (r'\\sqrt{x^2}', 'x'), ('abc', 'cab')];"
+        "print([judge(*pair, Policy()) for pair in pairs])"
+    )
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", code],
+            env={"PYTHONHASHSEED": seed, "PYTHONPATH": ":".join(sys.path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("0", "1", "77")
+    }
+    assert len(found) == 1 and "True" in found.pop()
 
 
 def test_importing_the_plugin_is_light():
     code = (
         "import sys, json, reroll_verifiers_math.plugin as plugin; print(json.dumps([m for m in"
-        " ('sympy', 'math_verify', 'latex2sympy2_extended') if m in sys.modules]));"
+        " ('sympy', 'mpmath', 'math_verify', 'latex2sympy2_extended') if m in sys.modules]));"
         "assert [cls.name for cls in plugin.reroll_verifiers()] == ['math']"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert json.loads(result.stdout) == []
 
 
-def test_in_the_scoring_pool_a_formula_without_end_times_out():
+def test_hostile_answers_in_the_scoring_pool_hold_nobody_up():
     from reroll.rollouts.scoring.config import ScoringConfig
     from reroll.rollouts.scoring.scorer import Scorer, SelectedVerifier
 
+    hostile = [
+        r"\frac{5^{5^{5^{5^5}}} - 5}{16}",
+        "9^" * 50 + "9",
+        "(" * 5000,
+        "=" * 5000,
+        r"\frac" * 1000,
+        "99999!" * 100,
+    ]
+
     async def main():
         verifiers = {"math": SelectedVerifier(MathVerifier(), "reroll-verifiers-math")}
-        async with Scorer(verifiers, ScoringConfig(workers=1, deadline_seconds=2)) as scorer:
+        async with Scorer(verifiers, ScoringConfig(workers=2, deadline_seconds=5)) as scorer:
             task = Task("", {"math": "7"}, "test", 0, "0")
-            answers = ["7", "8", r"\frac{5^{5^{5^{5^5}}} - 5}{16}", "3+4"]
+            answers = [*hostile, *(["7", "8", "3+4"] * 10)]
             nodes = [Node(None, {"role": "assistant", "content": boxed(text)}, True, [1], [True]) for text in answers]
             return await scorer.score_group(task, [Trace("t", task, [node]) for node in nodes])
 
-    states = [(found["math"].score, found["math"].state) for found in asyncio.run(main())]
-    assert states == [(1.0, "ok"), (0.0, "ok"), (None, "timeout"), (1.0, "ok")]
+    found = [verdicts["math"] for verdicts in asyncio.run(main())]
+    assert all(verdict.score in (0.0, None) for verdict in found[: len(hostile)])
+    assert [verdict.score for verdict in found[len(hostile) :]] == [1.0, 0.0, 1.0] * 10
