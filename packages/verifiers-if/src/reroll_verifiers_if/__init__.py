@@ -1,0 +1,1 @@
+"""Instruction following judged by rule, for reroll."""

@@ -1,0 +1,11 @@
+"""What the package gives to reroll."""
+
+from __future__ import annotations
+
+from reroll import Verifier, hookimpl
+from reroll_verifiers_if.verifier import InstructionsVerifier
+
+
+@hookimpl
+def reroll_verifiers() -> list[type[Verifier]]:
+    return [InstructionsVerifier]
