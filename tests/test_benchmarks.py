@@ -82,3 +82,40 @@ def test_the_replay_buffer_benchmark_opens_what_it_wrote(tmp_path):
     numbers = json.loads(file.read_text())
     assert numbers["records"] == 1200 and 9_000 < numbers["bytes"] / 1200 < 11_000
     assert set(numbers) >= {"ratio", "seconds", "memory_bytes"}
+
+
+@pytest.mark.slow
+def test_the_verifier_benchmark_judges_cases_and_hostile_answers(tmp_path):
+    file, cases = tmp_path / "numbers.json", tmp_path / "cases.jsonl"
+    rows = [
+        {"gold": "85", "answer": r"\boxed{85}", "expected": True, "kind": "integers", "basis": "fact"},
+        {"gold": "85", "answer": r"\boxed{86}", "expected": True, "kind": "mislabelled", "basis": "fact"},
+        {"gold": "85", "answer": "it is 85", "expected": False, "kind": "unboxed", "basis": "policy"},
+    ]
+    cases.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    options = [
+        "--cases",
+        str(cases),
+        "--misses",
+        "--deadline",
+        "1",
+        "--ordinary",
+        "20",
+        "--cheap",
+        "20",
+        "--calls",
+        "20",
+    ]
+    command = [sys.executable, str(BENCHMARKS / "verifiers.py"), *options, "--json", str(file)]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=250)
+    assert ended.returncode == 0, ended.stderr
+    assert "miss: mislabelled: '85'" in ended.stdout and ended.stdout.count("miss:") == 1
+    numbers = json.loads(file.read_text())
+    for name in ("math", "math-verify"):
+        table = numbers["cases"][name]
+        assert (table["facts"], table["accuracy"], table["false_negatives"], table["policies"]) == (2, 0.5, 1, 1)
+        mixture = numbers["mixture"][name]
+        assert len(mixture["hostile"]) == 8 and sum(mixture["ordinary_states"].values()) == 20
+        assert all(one["score"] in (None, 0.0) for one in mixture["hostile"].values())
+        assert mixture["orphans"] == 0 and mixture["memory_bytes"] > 0
+    assert {"median", "p99", "inline integer"} <= set(numbers["ratios"])
