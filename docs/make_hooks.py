@@ -24,6 +24,7 @@ BESIDE = {
         api.PublicationReport,
     ),
     "record_writers": (api.Decision,),
+    "verifiers": (api.Verdict, api.ServiceVerifier),
     "harnesses": (api.HarnessContext,),
     "engines": (api.EngineContext, api.GenerationRequest, api.SamplingParams, api.Completion, api.WeightBucket),
 }
@@ -83,9 +84,12 @@ def contract(cls: type) -> str:
     if is_dataclass(cls):
         lines += [f"- `{item.name}: {str(item.type).replace(chr(39), '')}`" for item in fields(cls)]
     for name, member in vars(cls).items():
-        kind = vars(cls).get("__annotations__", {}).get(name, "")
-        if str(kind).startswith("ClassVar") and not name.startswith("_"):
-            lines.append(f"- `{name} = {member!r}`: {class_text(cls, name)}")
+        if name.startswith("_") or is_dataclass(cls):
+            continue
+        kind, text = vars(cls).get("__annotations__", {}).get(name, ""), class_text(cls, name)
+        if name != "Config" and (text or str(kind).startswith("ClassVar")):
+            default = "" if isinstance(member, staticmethod) else f" = {member!r}"
+            lines.append(f"- `{name}{default}`: {text}")
     for name, member in vars(cls).items():
         function = member.__func__ if isinstance(member, classmethod) else member
         if name.startswith("_") or not inspect.isfunction(function):

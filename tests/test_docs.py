@@ -4,11 +4,15 @@ import asyncio
 import importlib.util
 import json
 import re
+import socket
 import subprocess
 import sys
+import threading
+import zipfile
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
-from reroll.api import Anchor
+from reroll.api import Anchor, Node, Task, Trace, services
 from reroll.plugins.manager import HOOKS, PREFIX
 
 ROOT = Path(__file__).parents[1]
@@ -58,6 +62,19 @@ def test_the_readme_verifier_works_as_a_package(tmp_path, monkeypatch):
     assert scores == [0.5, 1.0]
 
 
+def test_the_readme_verifier_is_built_beside_other_modules(tmp_path):
+    (tmp_path / "my_keywords.py").write_text(blocks("python")[0])
+    (tmp_path / "other.py").write_text("")
+    (tmp_path / "pyproject.toml").write_text(blocks("toml")[0])
+    command = [sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "-w", str(tmp_path / "dist"), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    (path,) = (tmp_path / "dist").glob("*.whl")
+    with zipfile.ZipFile(path) as wheel:
+        names = wheel.namelist()
+    assert "my_keywords.py" in names and "other.py" not in names
+
+
 def page_code(page, word):
     """The one Python block of a page that holds the word, run."""
     found = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / page).read_text(), re.DOTALL)
@@ -84,6 +101,58 @@ def test_the_tool_of_the_guide_can_be_called():
     (tool,) = page_code("guide.md", "function_tool")["reroll_tools"]()
     assert tool().schema()["function"]["parameters"]["required"] == ["country"]
     assert asyncio.run(tool().call({"country": "France"})) == "68000000"
+
+
+def test_the_service_verifier_of_the_guide_asks_again(monkeypatch):
+    names = page_code("guide.md", "Sandbox")
+    monkeypatch.setattr(services, "FIRST_WAIT", 0.001)
+    answers = [(503, b"later"), (200, b"0.5"), (400, b"no program")]
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            self.rfile.read(int(self.headers["Content-Length"]))
+            status, body = answers.pop(0)
+            self.send_response(status)
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *arguments):
+            return
+
+    task = Task("", {"sandbox": None}, "test", 0, "0")
+    trace = Trace("t", task, [Node(None, {"role": "assistant", "content": "print(1)"}, True, [1], [True])])
+    with HTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+        thread.start()
+        sandbox = names["Sandbox"](names["SandboxConfig"](url=f"http://127.0.0.1:{server.server_port}", retries=2))
+        first, second = (asyncio.run(sandbox.score(task, trace)) for _ in range(2))
+        server.shutdown()
+        thread.join()
+    gone = asyncio.run(sandbox.score(task, trace))
+    assert first.score == 0.5
+    assert second.detail == "the sandbox answers 400: no program; check the options of the verifier"
+    assert gone.state == "service_error" and "no connection: URLError" in gone.detail and "(3 attempts)" in gone.detail
+
+
+def test_the_service_verifier_of_the_guide_leaves_no_thread_to_a_silent_service():
+    names = page_code("guide.md", "Sandbox")
+    task = Task("", {"sandbox": None}, "test", 0, "0")
+    found = []
+    with socket.create_server(("127.0.0.1", 0)) as server:  # takes connections, and never answers
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        sandbox = names["Sandbox"](names["SandboxConfig"](url=url, retries=0, timeout_seconds=0.1))
+        # `run` ends once the thread of the call has.
+        asking = threading.Thread(
+            target=lambda: found.append(asyncio.run(sandbox.score(task, Trace.of(task, "x")))), daemon=True
+        )
+        asking.start()
+        asking.join(timeout=30)
+    assert [verdict.detail for verdict in found] == ["no answer within 0.1 s (1 attempt)"]
+
+
+def test_the_scoring_program_of_the_guide_runs(capsys):
+    page_code("guide.md", "BlockingScorer")
+    assert capsys.readouterr().out == "1.0\n"
 
 
 def test_documented_commands_exist():
