@@ -18,7 +18,7 @@ from reroll_verifiers_math.literals import LITERAL_CHARS, literal_answer, litera
 from reroll_verifiers_math.numeric import is_too_large
 from reroll_verifiers_math.quantities import Policy, equal_literals
 from reroll_verifiers_math.reading import LENGTH, cleaned, is_mathematics, read
-from reroll_verifiers_math.targets import Gold, read_gold
+from reroll_verifiers_math.targets import Gold, read_gold, target_text
 
 
 class MathConfig(Config):
@@ -75,13 +75,16 @@ class MathVerifier(Verifier):
         judge("\\sqrt{2}", "2^{1/2}", self.policy)
 
     def score(self, task: Task, trace: Trace) -> Verdict:
+        target = target_text(task.targets[self.name])
+        text = visible(trace.completion)
+        expected = None if target is None else literal_number(target)
+        if expected is not None and self.config.max_answer_chars >= LITERAL_CHARS:
+            literal = literal_answer(text, self.config.extraction == "boxed")
+            if literal is not None:
+                return _verdict(equal_literals(expected, literal, self.policy))
         gold = read_gold(task.targets[self.name])
         if gold.problem is not None:
             return Verdict(None, state="unknown", detail=gold.problem)
-        text = visible(trace.completion)
-        expected, literal = literal_number(gold.text), literal_answer(text, self.config.extraction == "boxed")
-        if expected is not None and literal is not None and self.config.max_answer_chars >= LITERAL_CHARS:
-            return _verdict(equal_literals(expected, literal, self.policy))
         answer = self._find(text, gold.words)
         refusal = "" if answer is None else self._refusal(answer.text)
         if refusal:
