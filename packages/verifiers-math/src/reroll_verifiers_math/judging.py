@@ -40,10 +40,8 @@ def _equal_readings(golds: list[Node], answers: list[Node], policy: Policy) -> b
     have their form."""
     if any(equal(golds[0], answer, policy) for answer in answers):
         return True
-    measured = [_with_unit(answer) for answer in answers]
-    if any(equal(golds[0], answer, policy) for answer in measured if isinstance(answer, Quantity)):
-        return True
-    if any(equal(_with_unit(golds[0]), answer, policy) for answer in measured if isinstance(answer, Quantity)):
+    measured = [answer for answer in map(_with_unit, answers) if isinstance(answer, Quantity)]
+    if any(equal(gold, answer, policy) for answer in measured for gold in (golds[0], _with_unit(golds[0]))):
         return True
     others = [gold for gold in golds[1:] if isinstance(gold, type(answers[0]))]
     return any(equal(gold, answers[0], policy) for gold in others)

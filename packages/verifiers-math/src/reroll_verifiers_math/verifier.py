@@ -93,16 +93,15 @@ class MathVerifier(Verifier):
             chosen = choices.find_choice(text)
             if chosen is not None:
                 return _verdict(chosen == gold.choice)
+        if answer is None and (len(text) > ENDLESS_CHARS or _REPEATED.search(text)):
+            return Verdict(0.0, {"parsed": 0.0}, "rejected", "a text that goes on without an answer")
         if answer is None:
-            endless = len(text) > ENDLESS_CHARS or _REPEATED.search(text) is not None
-            detail = "a text that goes on without an answer" if endless else ""
-            return Verdict(0.0, {"parsed": 0.0}, "rejected" if endless else "ok", detail)
-        if self._equal(gold, answer.text):
-            return _verdict(True)
-        node = read(answer.text)
+            return Verdict(0.0, {"parsed": 0.0})
+        equal = self._equal(gold, answer.text)
+        node = None if equal else read(answer.text)
         if node is not None and is_too_large(node):
             return Verdict(0.0, {"parsed": 1.0}, "rejected", "a number beyond all bounds")
-        return _verdict(False)
+        return _verdict(equal)
 
     def _find(self, text: str, in_words: bool) -> Answer | None:
         several = self.config.several_boxes == "join"
