@@ -1,9 +1,9 @@
 """Asynchronous runs on real engines: bounds, weights, evaluation, third-party modes, lives of processes."""
 
 import asyncio
-import itertools
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,7 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 from driving import RUN, run_and_watch, session_of
-from test_train_command import command, gone, start, worker
+from killing import start as begin_run
+from test_train_command import command, gone, start, wait_for, worker
 
 from reroll.api import PublicationMode, PublicationReport, RerollError, hookimpl
 from reroll.loop import train
@@ -146,15 +147,15 @@ def test_sibling_timing_has_every_scored_group(run_file, tmp_path):
 
 
 def test_a_killed_scoring_worker_is_replaced_and_named(run_file, tmp_path):
-    run, output, children = start(run_file(), tmp_path, *ASYNC)
+    run, output, log, children = start(run_file(), tmp_path, *ASYNC)
     worker(children, "scoring-0").kill()
-    told = next(line for line in run.stderr if "scoring-0" in line)
-    assert "was killed by SIGKILL" in told
-    collections = (line for line in run.stderr if line.startswith("collection"))
-    assert len(list(itertools.islice(collections, 5))) == 5
+    said = wait_for(lambda said: re.search(r"scoring-0.*\n", said), run, log)
+    assert re.search(r"scoring-0.* was killed by SIGKILL", said)
+    before = said.count("\ncollection ")
+    wait_for(lambda said: said.count("\ncollection ") >= before + 5, run, log)
     everyone = {*children, *psutil.Process(run.pid).children(recursive=True)}
     run.send_signal(signal.SIGINT)
-    run.communicate(timeout=60)
+    assert run.wait(60) == 128 + signal.SIGINT
     assert json.loads((output / "summary.json").read_text())["ended"] == "interrupted"
     assert gone(everyone)
 
@@ -203,23 +204,16 @@ def test_a_plugin_that_cancels_itself_does_not_end_a_run_in_silence(run_file, tm
 @pytest.mark.slow
 def test_four_runs_at_once_all_work(run_file, tmp_path):
     config = Path(__file__).parents[1] / "configs" / "quickstart.toml"
-    few = ["rollout.num_rollout=8", "eval.eval_interval=4", "rollout.rollout_batch_size=8"]
+    few = ["rollout.num_rollout=4", "eval.eval_interval=2", "rollout.rollout_batch_size=8"]
+    # As long as all are there at once, the size of the evaluation shows nothing.
+    few += ["eval.skip_eval_before_train=true", "eval.sets=[{name='held-out', task_set={name='addition', size=16}}]"]
     outputs = [tmp_path / f"run-{number}" for number in range(4)]
-    runs = [
-        subprocess.Popen(
-            command(config, f'output.dir="{output}"', f"run.seed={number}", *few),
-            stderr=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
-        for number, output in enumerate(outputs)
-    ]
+    log = tmp_path / "runs.log"
+    runs = [begin_run(config, output, f"run.seed={number}", *few, log=log) for number, output in enumerate(outputs)]
     for run, output in zip(runs, outputs, strict=True):
-        _, err = run.communicate(timeout=300)
-        assert run.returncode == 0, err
+        assert run.wait(300) == 0, log.read_text()
         summary = json.loads((output / "summary.json").read_text())
-        assert (summary["ended"], summary["steps"]) == ("completed", 8)
+        assert (summary["ended"], summary["steps"]) == ("completed", 4)
         # The folder's name tells whose it was: other runs may be under way on this machine.
         assert not list(Path("/dev/shm").glob(f"reroll-weights-*-{run.pid}-*"))
 

@@ -3,7 +3,6 @@
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -39,22 +38,12 @@ def itersolve(clauses):
 
 
 @pytest.fixture(scope="module")
-def stranger(tmp_path_factory):
+def stranger(wheel, environment, tmp_path_factory):
     """A folder with `venv`, in which the example is installed with what it asks for, and its run file."""
-    folder = tmp_path_factory.mktemp("stranger")
-    pip = [sys.executable, "-m", "pip"]
-    (folder / "pycosat").mkdir()
+    pycosat = tmp_path_factory.mktemp("pycosat")
     for name, text in PYCOSAT.items():
-        (folder / "pycosat" / name).write_text(text)
-    sources = [str(ROOT / "packages" / "core"), str(EXAMPLE), str(folder / "pycosat")]
-    subprocess.run([*pip, "wheel", "-q", "--no-deps", "-w", str(folder / "dist"), *sources], check=True)
-    subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder / "venv")], check=True)
-    wheels = [str(path) for path in (folder / "dist").glob("*.whl")]
-    assert len(wheels) == 3
-    subprocess.run(
-        [*pip, "--python", str(folder / "venv" / "bin" / "python"), "install", "-q", "--no-compile", *wheels],
-        check=True,
-    )
+        (pycosat / name).write_text(text)
+    folder = environment(*map(wheel, (ROOT / "packages/core", EXAMPLE, pycosat))).parent
     # After what pip installed: pip must never find, and replace, what is only linked.
     (site,) = (folder / "venv" / "lib").glob("python3*/site-packages")
     borrow(needed(["reroll[train]", "pytest", "hypothesis"]) - {"reroll"}, site)
@@ -63,7 +52,6 @@ def stranger(tmp_path_factory):
 
 
 def run(stranger, program, *arguments, cwd=None):
-    # What is imported is compiled once, and not, as pip would, all that is installed.
     hidden = {"PYTHONPATH", "PYTHONDONTWRITEBYTECODE"}
     environment = {name: value for name, value in os.environ.items() if name not in hidden}
     command = [str(stranger / "venv" / "bin" / program), *arguments]

@@ -6,13 +6,11 @@ import json
 import random
 import shutil
 import signal
-import subprocess
-import sys
 from collections import Counter
 
 import pytest
 from driving import RUN, run_and_watch, session_of
-from killing import kill_when, run_to_end, whole
+from killing import ended, kill_when, run_to_end, whole
 
 from reroll.api import RerollError
 from reroll.config import load_run_file
@@ -252,14 +250,16 @@ def test_the_exported_model_is_the_checkpoints(run_of_two, tmp_path):
 
     def export(step, target):
         arguments = ["export", str(output), "--step", str(step), "--to", str(tmp_path / target)]
-        return subprocess.run([sys.executable, "-m", "reroll", *arguments], capture_output=True, text=True)
+        return ended(arguments, tmp_path / "export.log")
 
-    done = export(1, "model")
-    assert done.returncode == 0, done.stderr
+    code, said = export(1, "model")
+    assert code == 0, said
     assert state_digest(load_model(tmp_path / "model").state_dict().items()) == seen.weights[0] != seen.weights[1]
     assert (tmp_path / "model" / "chat_template.jinja").exists()
-    assert "is not empty" in export(1, "model").stderr
-    assert "holds no checkpoint of step 7; there are: step_2, step_1" in export(7, "other").stderr
+    code, said = export(1, "model")
+    assert code == 1 and "is not empty" in said
+    code, said = export(7, "other")
+    assert code == 1 and "holds no checkpoint of step 7; there are: step_2, step_1" in said
 
 
 @pytest.mark.slow
@@ -277,7 +277,7 @@ def test_a_killed_run_on_saved_rollouts_ends_with_equal_weights(run_file, tmp_pa
     cold = tmp_path / "cold"
     exported = tmp_path / "exported"
     arguments = ["export", str(tmp_path / "straight"), "--step", "4", "--to", str(exported)]
-    subprocess.run([sys.executable, "-m", "reroll", *arguments], check=True)
+    assert ended(arguments, tmp_path / "export.log")[0] == 0
     digests = [
         state_digest(load_model(folder / "model").state_dict().items()) for folder in (tmp_path / "straight", broken)
     ]
@@ -359,19 +359,24 @@ def test_an_epoch_survives_with_every_prompt_trained_on_once(run_file, tmp_path,
 
 
 @pytest.mark.slow
-def test_the_newest_whole_checkpoint_is_taken_and_the_log_says_why_not_a_newer_one(run_file, tmp_path):
-    path, output = run_file(), tmp_path / "out"
-    run_to_end(path, output, "rollout.num_rollout=3", *SAVES)
-    newest = output / "checkpoints" / "step_3"
-    for file in sorted(newest.iterdir()):
+def test_the_newest_whole_checkpoint_is_taken_and_the_log_says_why_not_a_newer_one(begun):
+    path, output = begun
+    newest = output / "checkpoints" / "step_2"
+    files = sorted(newest.iterdir())
+    assert len(files) > 3
+    for file in files:
         content = file.read_bytes()
         file.write_bytes(content[: len(content) // 2])
-        says = run_to_end(path, output, "rollout.num_rollout=2", *SAVES)
-        assert "at step 2, from" in says
-        log = (output / "run.log").read_text()
-        assert f"passed over: {newest} is not whole: " in log
-        assert file.name in log.splitlines()[-1] or file.name in log
-        file.write_bytes(content)
+        warnings = []
+        assert started(path, output, warn=warnings.append).resumed.state.version == 1
+        (said,) = warnings
+        assert f"passed over: {newest} is not whole: " in said and file.name in said
+        if file != files[-1]:
+            file.write_bytes(content)
+    says = run_to_end(path, output, "rollout.num_rollout=1", *SAVES)
+    assert "at step 1, from" in says
+    log = (output / "run.log").read_text().splitlines()
+    assert any(f"passed over: {newest} is not whole: " in line and files[-1].name in line for line in log)
 
 
 @pytest.mark.slow

@@ -60,12 +60,12 @@ def test_an_asynchronous_run_loses_nothing_and_mixes_versions_under_refresh_alon
     serving = {"publication_mode": mode, "transport": transport, "check_weight_update_equal": True}
     # At such a temperature responses seldom end before their limit: they take longer than a step of training, so that
     # some are under way whenever weights come.
-    rollout = {"group_filters": [], "temperature": 3.0, "rollout_max_response_len": 96}
+    rollout = {"num_rollout": 8, "group_filters": [], "temperature": 3.0, "rollout_max_response_len": 96}
     data = {"task_set": {"name": "addition", "verifier": "digits"}, "verifiers": ["digits"]}
     run = attached_run(run_file, sglang_servers, monkeypatch, serving=serving, rollout=rollout, data=data)
     output = tmp_path / "out"
     seen = run_and_watch(run, output, plugin=digit_verifier)
-    assert seen.summary.steps == 20
+    assert seen.summary.steps == 8
     check_bounds(output, seen, bound=1, homogeneous=MODES[mode], siblings=8)
     mixed = sum(len(versions(record)) > 1 for records in saved(output) for record in records)
     assert bool(mixed) is not MODES[mode]

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import tomli_w
 from driving import session_of
+from killing import run_to_end
 
 from reroll.loop import train
 from reroll.models.files import resolve_model
@@ -173,24 +174,20 @@ def test_a_model_that_cannot_call_tools_is_told_before_the_run(source, tmp_path)
     assert "data.task_set" in done.stderr and "chat template" in done.stderr
 
 
-def config(name, tmp_path, output, *overrides):
-    """Runs one of the shipped run files from a folder of its own."""
-    command = [sys.executable, "-m", "reroll", "train", str(ROOT / "configs" / name)]
-    sets = [f"output.dir={json.dumps(str(output))}", *overrides]
-    command += [part for item in sets for part in ("--set", item)]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=280)
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout + done.stderr
+def config(name, output, *overrides):
+    """Runs one of the shipped run files, and gives what it printed."""
+    return run_to_end(ROOT / "configs" / name, output, *overrides)
 
 
 @pytest.mark.slow
-def test_the_shipped_run_files_run(tmp_path):
-    said = config("tools.toml", tmp_path, tmp_path / "outputs" / "tools", "rollout.num_rollout=4")
+def test_the_shipped_run_files_run(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    said = config("tools.toml", tmp_path / "outputs" / "tools", "rollout.num_rollout=2")
     assert "held-out: accuracy" in said
-    config("replay/offline_continue.toml", tmp_path, tmp_path / "continue", "rollout.num_rollout=3")
+    config("replay/offline_continue.toml", tmp_path / "continue", "rollout.num_rollout=3")
     names = {record["info"]["reroll"]["env_name"] for record in records(tmp_path / "continue")}
     assert names == {"fresh", "continue"}
-    config("replay/online_recheck.toml", tmp_path, tmp_path / "recheck", "rollout.num_rollout=10")
+    config("replay/online_recheck.toml", tmp_path / "recheck", "rollout.num_rollout=10")
     first = (tmp_path / "recheck" / "rollouts" / "step_0" / "train_rollouts.jsonl").read_text("utf-8")
     assert {json.loads(line)["info"]["reroll"]["env_name"] for line in first.splitlines()} == {"fresh"}
     found = [record for record in records(tmp_path / "recheck") if record["task"]["source_id"]]

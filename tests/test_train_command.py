@@ -10,6 +10,7 @@ import time
 import psutil
 import pytest
 from driving import RUN
+from forked_commands import ForkedCommand
 
 EVAL = """
 [eval]
@@ -74,22 +75,26 @@ def test_a_run_leaves_what_the_design_says(run_file, tmp_path):
     assert "is not empty" in again.stderr
 
 
-def start(path, tmp_path, *overrides):
-    """A long run that has begun to train, its output folder, and the processes below it."""
-    output = tmp_path / "out"
-    run = subprocess.Popen(
-        command(path, f'output.dir="{output}"', "rollout.num_rollout=100000", *overrides),
-        stderr=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=tmp_path,
-    )
-    for line in run.stderr:
-        if line.startswith("collection 2/"):
-            break
-    else:
-        pytest.fail(f"the run never trained: {run.wait()}")
-    return run, output, psutil.Process(run.pid).children(recursive=True)
+def start(path, tmp_path, *overrides, forked=True):
+    """A long run that has begun to train, its output folder, what it prints, and the processes below it.
+
+    Args:
+        forked: from a process that has the imports. Otherwise it is a command as a user starts it.
+    """
+    output, log = tmp_path / "out", tmp_path / "log"
+    line = command(path, f'output.dir="{output}"', "rollout.num_rollout=100000", *overrides)
+    with log.open("wb") as file:
+        run = ForkedCommand(line[3:], log) if forked else subprocess.Popen(line, stdout=file, stderr=file)
+    wait_for(lambda said: "\ncollection 2/" in said, run, log)
+    return run, output, log, psutil.Process(run.pid).children(recursive=True)
+
+
+def wait_for(happened, run, log):
+    """Gives what a run has printed once that is as wanted."""
+    while not happened(said := log.read_text()):
+        assert run.poll() is None, said
+        time.sleep(0.01)
+    return said
 
 
 def gone(processes):
@@ -99,16 +104,16 @@ def gone(processes):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_a_signal_ends_a_run_cleanly(run_file, tmp_path, number):
-    run, output, children = start(run_file(), tmp_path)
+    run, output, log, children = start(run_file(), tmp_path)
     run.send_signal(number)
-    out, err = run.communicate(timeout=60)
-    assert run.returncode == 128 + number
+    assert run.wait(60) == 128 + number
+    said = log.read_text()
     summary = json.loads((output / "summary.json").read_text())
     assert (summary["ended"], summary["message"]) == ("interrupted", f"by {number.name}")
     assert summary["collections"] >= 2
-    assert "kept:" in err
-    assert f"rollouts: {output / 'rollouts'}" in out
-    assert "Traceback" not in err
+    assert "kept:" in said
+    assert f"rollouts: {output / 'rollouts'}" in said
+    assert "Traceback" not in said
     assert gone(children)
 
 
@@ -128,13 +133,10 @@ def worker(children, name):
 
 @pytest.mark.parametrize("name", ["engine-0", pytest.param("trainer", marks=pytest.mark.slow)])
 def test_a_killed_worker_ends_the_run_with_its_name(run_file, tmp_path, name):
-    run, output, children = start(run_file(), tmp_path)
+    run, output, log, children = start(run_file(), tmp_path)
     worker(children, name).kill()
-    started = time.monotonic()
-    _, err = run.communicate(timeout=60)
-    assert time.monotonic() - started < 60
-    assert run.returncode == 1
-    assert f"worker '{name}' was killed by SIGKILL" in err
+    assert run.wait(60) == 1
+    assert f"worker '{name}' was killed by SIGKILL" in log.read_text()
     summary = json.loads((output / "summary.json").read_text())
     assert summary["ended"] == "failed"
     assert name in summary["message"]
@@ -142,7 +144,7 @@ def test_a_killed_worker_ends_the_run_with_its_name(run_file, tmp_path, name):
 
 
 def test_a_killed_controller_leaves_no_process(run_file, tmp_path):
-    run, _, children = start(run_file(), tmp_path)
+    run, *_, children = start(run_file(), tmp_path, forked=False)
     run.kill()
     run.wait()
     assert gone(children)

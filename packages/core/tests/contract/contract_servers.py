@@ -18,6 +18,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from forked_commands import ForkedCommand
+
 import reroll
 
 MODEL = Path(reroll.__file__).parent / "models" / "builtin" / "tiny-math"
@@ -45,7 +47,7 @@ class Server:
     kind: str
     url: str
     key: str
-    process: subprocess.Popen
+    process: subprocess.Popen | ForkedCommand
     log: Path
     threads: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(16))
 
@@ -117,16 +119,28 @@ class Server:
         self.process.wait(30)
 
 
-def start_reroll(folder: Path, *options: str, model: str = "builtin:tiny-math") -> Server:
-    # The command itself, but for the one constant that would make a test wait.
-    code = (
-        f"import reroll.serving.http.native as native; native.HEALTH_SECONDS = {HEALTH_SECONDS}; "
-        "from reroll.cli import main; main()"
-    )
-    command = [sys.executable, "-u", "-c", code, "serve", model, *options]
+def impatient() -> None:
+    """Sets the one constant that would make a test wait; the rest is the command itself."""
+    import reroll.serving.http.native as native
+
+    native.HEALTH_SECONDS = HEALTH_SECONDS
+
+
+def start_reroll(folder: Path, *options: str, model: str = "builtin:tiny-math", forked: bool = True) -> Server:
+    """`forked`: from a process that has the imports. Otherwise it is a command as a user starts it."""
     log = folder / "reroll.log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+    log.touch()
+    process: subprocess.Popen | ForkedCommand
+    if forked:
+        process = ForkedCommand(["serve", model, *options], log, impatient)
+    else:
+        code = (
+            f"import reroll.serving.http.native as native; native.HEALTH_SECONDS = {HEALTH_SECONDS}; "
+            "from reroll.cli import main; main()"
+        )
+        command = [sys.executable, "-u", "-c", code, "serve", model, *options]
+        with log.open("wb") as output:
+            process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
     found = _wait(process, log, lambda: re.search(r"at (http://\S+); the key is in (\S+)", log.read_text()))
     return Server("reroll", found[1], Path(found[2]).read_text().strip(), process, log)
 
@@ -167,7 +181,7 @@ def start_sglang(folder: Path, *options: str, device: str = "cpu") -> Server:
     return server
 
 
-def _wait(process: subprocess.Popen, log: Path, ready: Any) -> Any:
+def _wait(process: subprocess.Popen | ForkedCommand, log: Path, ready: Any) -> Any:
     """What `ready` gives once it is true; a server that does not come so far is ended."""
     deadline = time.monotonic() + START_SECONDS
     try:

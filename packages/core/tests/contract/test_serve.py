@@ -9,7 +9,6 @@ import signal
 import socket
 import stat
 import subprocess
-import sys
 import urllib.parse
 import urllib.request
 from pathlib import Path
@@ -17,6 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 from contract_servers import LONG, MODEL, PROMPT, start_reroll
+from killing import ended
 
 from reroll.api import RerollError
 from reroll.serving.http import app, auth, listening
@@ -28,7 +28,7 @@ STOP_SECONDS = 30
 def own(tmp_path_factory):
     """A server of this file alone, whose key stands in a file that it wrote."""
     folder = tmp_path_factory.mktemp("own")
-    server = start_reroll(folder, "--key-file", str(folder / "keys" / "mine"))
+    server = start_reroll(folder, "--key-file", str(folder / "keys" / "mine"), forked=False)
     yield server
     server.stop()
 
@@ -326,16 +326,15 @@ def test_a_signal_ends_it_with_all_that_it_started(number, tmp_path):
         (["--host", "192.0.2.1"], "--host 192.0.2.1: is no address of this machine (Cannot assign"),
     ],
 )
-def test_an_address_that_cannot_be_listened_on_is_told_before_the_model_is_loaded(arguments, words):
+def test_an_address_that_cannot_be_listened_on_is_told_before_the_model_is_loaded(arguments, words, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         # A model that is not there would be told second.
-        command = [sys.executable, "-m", "reroll", "serve", "builtin:none"]
-        command += [word.replace("TAKEN", port) for word in arguments]
-        done = subprocess.run(command, capture_output=True, text=True)
-    assert done.returncode == 1
-    assert done.stderr.startswith(f"error: {words.replace('TAKEN', port)}")
-    assert done.stderr.count("\n") == 1
+        given = [word.replace("TAKEN", port) for word in arguments]
+        code, told = ended(["serve", "builtin:none", *given], tmp_path / "log")
+    assert code == 1
+    assert told.startswith(f"error: {words.replace('TAKEN', port)}")
+    assert told.count("\n") == 1
 
 
 def test_clients_are_refused_until_the_server_serves():
@@ -350,7 +349,7 @@ def test_clients_are_refused_until_the_server_serves():
 
 def test_an_engine_that_dies_ends_the_server_with_its_name(tmp_path):
     server = start_reroll(tmp_path)
-    (worker,) = psutil.Process(server.process.pid).children()
+    (worker,) = (process for process in family(server) if not process.children())
     worker.kill()
     assert server.process.wait(STOP_SECONDS) == 1
     assert "worker 'engine'" in server.log.read_text()
@@ -411,8 +410,8 @@ def test_a_missing_extra_is_told_with_its_command(monkeypatch):
         (["builtin:tiny-math", "--max-context-len", "99999"], "1024"),
     ],
 )
-def test_what_cannot_be_served_is_an_error_without_a_traceback(arguments, words):
-    done = subprocess.run([sys.executable, "-m", "reroll", "serve", *arguments], capture_output=True, text=True)
-    assert done.returncode == 1
-    assert words in done.stderr
-    assert "Traceback" not in done.stderr
+def test_what_cannot_be_served_is_an_error_without_a_traceback(arguments, words, tmp_path):
+    code, told = ended(["serve", *arguments], tmp_path / "log")
+    assert code == 1
+    assert words in told
+    assert "Traceback" not in told

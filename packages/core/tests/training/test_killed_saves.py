@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from forked_workers import forkserver
 from saving_cases import train_and_save
 
-KILLS = 20
+KILLS = 10
 
 
 @pytest.mark.slow
