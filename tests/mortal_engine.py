@@ -56,6 +56,9 @@ class MortalEngine(LocalEngine):
         fresh = await self.start(self.config, self.context)
         self.worker, self.death = fresh.worker, fresh.death
 
+    async def keep_weights(self):
+        """It serves what it was started with, as that version."""
+
     def die(self):
         os.kill(self.worker.worker.process.pid, signal.SIGKILL)
 

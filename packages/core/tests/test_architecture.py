@@ -19,8 +19,8 @@ LAYERS = [
     {"rollouts", "training", "publication", "placement", "reporting", "checkpoints"},
     {"plan", "launch"},
     {"replay"},
-    {"session", "loop", "sources"},
-    {"assembly"},
+    {"session", "loop", "sources", "parts"},
+    {"assembly", "generation"},
     {"runner"},
     {"cli"},
 ]

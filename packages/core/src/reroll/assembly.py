@@ -12,10 +12,7 @@ import tomli_w
 
 from reroll.api import (
     Engine,
-    EngineContext,
     Placement,
-    PluginError,
-    PromptFilter,
     RunContext,
     Seeds,
     WorkerDied,
@@ -32,6 +29,7 @@ from reroll.launch.identity import make_context
 from reroll.launch.start import Resumed, Start
 from reroll.models.config import ModelSection
 from reroll.models.files import ModelFiles, resolve_model
+from reroll.parts import engine_class, engine_context, make_maker, make_prompt_filters
 from reroll.placement.colocation import HeldAdmission, TakingTurns
 from reroll.placement.config import PlacementSection
 from reroll.plan import (
@@ -62,12 +60,9 @@ from reroll.serving.config import ServingSection
 from reroll.serving.router import LeastOutstandingTokensRouter
 from reroll.session import Session
 from reroll.sources import TaskSets, make_cursor, make_evaluators, make_plans
-from reroll.tasks.config import DataSection
 from reroll.tasks.cursor import Cursor
-from reroll.tasks.installed import InstalledTools
 from reroll.tasks.mixture import Mixture
 from reroll.tasks.render import Renderer
-from reroll.tasks.toolbox import Toolbox
 from reroll.training.config import ObjectiveSection, TrainerSection
 from reroll.training.trainer import Trainer, start_trainer, trainer_specs
 from reroll.workers.together import together, uninterrupted
@@ -86,12 +81,12 @@ async def open_session(
     Args:
         on_death: called for each worker that ends by itself, also while nothing waits for it.
     """
-    rollout, data, output = run.get(RolloutSection), run.get(DataSection), start.output
+    rollout, output = run.get(RolloutSection), start.output
     replayed = run.get(DebugSection).load_rollouts
     run_seed, data_seed, rollout_seed = seeds(run)
     files = resolve_model(run.get(ModelSection).path)
     renderer = Renderer(files, run.get(ModelSection).chat_template_text())
-    filters = _prompt_filters(run, display.warn)
+    filters = make_prompt_filters(run, display.warn)
     context = make_context(run, files, renderer, start, Seeds(run_seed, data_seed, rollout_seed), filters)
     write_whole(output / RUN_FILE, tomli_w.dumps(run.to_toml()))
     (output / "context.json").write_text(json.dumps(context.to_json(), indent=2) + "\n", "utf-8")
@@ -117,17 +112,7 @@ async def open_session(
         for engine in engines:
             parts.push_async_callback(engine.close)
         router, admission = LeastOutstandingTokensRouter(engines), GroupAdmission()
-        maker = GroupMaker(
-            harness=run.make("harnesses", rollout.harness),
-            renderer=renderer,
-            router=router,
-            admission=admission,
-            scorer=scorer,
-            verifier_weights=data.weights(),
-            failure_policy=rollout.failure_policy,
-            rollout_seed=rollout_seed,
-            toolbox=Toolbox(InstalledTools(run, data.tools)),
-        )
+        maker = make_maker(run, renderer, router, admission, scorer)
         cursor = make_cursor(run, task_sets, renderer, filters)
         gate = HeldAdmission(admission)
         publisher = _publisher(run, trainer, engines, router, gate, display)
@@ -181,26 +166,6 @@ async def _go_on(session: Session, resumed: Resumed) -> None:
         done = counted(session.context.start_rollout_id, "collection")
         session.display.line(f"trained on {done} already: raise rollout.num_rollout above it to go on")
     await session.publisher.publish(session.trainer.version)
-
-
-def _prompt_filters(run: LoadedRunFile, warn: Callable[[str], None]) -> dict[str, PromptFilter]:
-    """Those that the run file lists, then those that ask to be part of it, all of them prepared."""
-    filters: dict[str, PromptFilter] = {
-        item.name: run.make("prompt_filters", item) for item in run.get(DataSection).prompt_filters
-    }
-    for name, given in run.plugins.all("prompt_filters").items():
-        if name in filters:
-            continue
-        try:
-            made = given.cls.from_run(run)
-        except Exception as error:
-            raise PluginError(f"prompt filter {name!r} of {given.distribution} cannot be asked: {error}") from error
-        if made is not None:
-            filters[name] = made
-    for prompt_filter in filters.values():
-        prompt_filter.warn = warn
-        prompt_filter.prepare()
-    return filters
 
 
 def _checkpointer(
@@ -300,10 +265,11 @@ async def _start_workers(
 ) -> tuple[Trainer, list[Engine]]:
     """All of them load the model, which takes seconds: at once."""
     ranks = trainer_specs(run.get(TrainerSection), await placement.devices(), seed, output / "logs")
-    cls, config = _engine_class(run)
-    contexts = [_engine_context(run, placement, files, output, number, warn) for number in range(engine_count)]
+    cls, config = engine_class(run)
+    shared = run.get(PlacementSection).colocate
+    contexts = [engine_context(run, placement, files, output, number, warn, shared) for number in range(engine_count)]
     workers = [spec for context in contexts for spec in cls.worker_specs(config, context)]
-    await placement.prepare([*ranks, *workers], run.get(PlacementSection).colocate)
+    await placement.prepare([*ranks, *workers], shared)
     started: list[Any] = await together(
         [
             _start_trainer(run, placement, files, output, seed),
@@ -330,23 +296,3 @@ async def _start_trainer(
         seed=seed,
         logs=output / "logs",
     )
-
-
-def _engine_class(run: LoadedRunFile) -> tuple[type[Engine], Any]:
-    """The selected engine and its configuration."""
-    selection = run.get(ServingSection).engine
-    cls: Any = run.component("engines", selection.name)
-    return cls, cls.Config(**selection.options)
-
-
-def _engine_context(
-    run: LoadedRunFile,
-    placement: Placement,
-    files: ModelFiles,
-    output: Path,
-    number: int,
-    warn: Callable[[str], None],
-) -> EngineContext:
-    name = f"engine-{number}"
-    log, shared = output / "logs" / f"{name}.log", run.get(PlacementSection).colocate
-    return EngineContext(name, files.directory, 0, placement, log, number, run, shared, warn)

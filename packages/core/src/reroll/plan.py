@@ -220,6 +220,11 @@ def size_problems(run: LoadedRunFile) -> Iterator[Problem]:
     yield from source_problems(run)
     yield from transport_problems(run)
     yield from colocation_problems(run)
+    yield from context_problems(run)
+
+
+def context_problems(run: LoadedRunFile) -> Iterator[Problem]:
+    """Can the engine serve the longest conversations?"""
     for key, needed in longest_contexts(run):
         engine = run.get(ServingSection).engine
         cls: Any = run.component("engines", engine.name)

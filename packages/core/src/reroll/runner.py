@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
-import os
-import signal
 import time
 
 from reroll.api import WorkerDied, counted
 from reroll.assembly import open_session
 from reroll.config import LoadedRunFile
 from reroll.config.run import RunSection
+from reroll.launch.program import collect_less_garbage, forget_cancellation, log_into, stop_on_signals
 from reroll.launch.start import Start, begin, held_output
 from reroll.loop import train
 from reroll.models.config import ModelSection
@@ -29,10 +27,7 @@ async def run_training(run: LoadedRunFile, began: float) -> int:
     display = Display(run.get(RolloutSection).num_rollout)
     early: list[str] = []
     with held_output(run, early.append) as output:
-        logging.raiseExceptions = False  # a full disk is told once, and not at every line that it takes
-        logging.basicConfig(
-            filename=output / "run.log", level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s"
-        )
+        log_into(output / "run.log")
         try:
             for text in early:
                 display.warn(text)
@@ -53,7 +48,7 @@ async def _run(run: LoadedRunFile, start: Start, display: Display, began: float)
     summary.write()  # what an earlier start wrote is no longer how the run stands
     # The work is a task of its own, so that a signal or a death ends the work and never what comes after it.
     work = asyncio.create_task(_work(run, start, display, summary))
-    stopped = _stop_on_signals(work, display)
+    stopped = stop_on_signals(work, display.line)
     failure: BaseException | None = None
     try:
         await work
@@ -85,7 +80,7 @@ async def _work(run: LoadedRunFile, start: Start, display: Display, summary: Sum
             loop_task.cancel()
 
     async with open_session(run, start, display, summary, died) as session:
-        _collect_less_garbage()
+        collect_less_garbage()
         loop_task = asyncio.create_task(train(session))
         interrupted: asyncio.CancelledError | None = None
         try:
@@ -94,7 +89,7 @@ async def _work(run: LoadedRunFile, start: Start, display: Display, summary: Sum
             if deaths:
                 raise deaths[0] from None
             interrupted = error
-            _forget_cancellation()
+            forget_cancellation()
             await session.checkpoint_interrupted()
         finally:
             session.finish_summary()
@@ -102,13 +97,6 @@ async def _work(run: LoadedRunFile, start: Start, display: Display, summary: Sum
         await session.wait_for_checkpoints()
         if interrupted is not None:
             raise interrupted
-
-
-def _collect_less_garbage() -> None:
-    """Thousands of groups are alive at once, and the collector's passes over them were half of the controller's time.
-    What is loaded by now stays; new objects are looked at less often."""
-    gc.freeze()
-    gc.set_threshold(50_000, 20, 100)
 
 
 async def _export(run: LoadedRunFile, session: Session) -> None:
@@ -121,36 +109,6 @@ async def _export(run: LoadedRunFile, session: Session) -> None:
             await uninterrupted(session.trainer.export_hf(target, template))
         finally:
             session.summary.model = target if target.exists() else None
-
-
-def _stop_on_signals(work: asyncio.Task[None], display: Display) -> list[signal.Signals]:
-    """The first Ctrl-C or SIGTERM ends the work cleanly, a second one everything at once. Gives the list in which
-    the signals are noted."""
-    loop = asyncio.get_running_loop()
-    stopped: list[signal.Signals] = []
-
-    def stop(received: signal.Signals) -> None:
-        display.line(f"{received.name}: ending the run; once more ends it at once")
-        work.cancel()
-
-    def received(number: int, _: object) -> None:
-        stopped.append(signal.Signals(number))
-        if len(stopped) > 1:
-            os._exit(128 + number)  # workers end when their connection closes
-        loop.call_soon_threadsafe(stop, stopped[0])
-
-    # Not the event loop's own handlers: the second signal must count above all when a plugin blocks the loop.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, received)
-    return stopped
-
-
-def _forget_cancellation() -> None:
-    """The request to stop was heard: what follows may wait and use timeouts again."""
-    task = asyncio.current_task()
-    assert task is not None
-    while task.cancelling():
-        task.uncancel()
 
 
 def _tell(summary: Summary, display: Display) -> None:

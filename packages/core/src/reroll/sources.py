@@ -26,7 +26,8 @@ class TaskSets:
     A data source and an evaluation set may have one name: what follows from a name is kept apart.
 
     Args:
-        output: the run's folder.
+        output: the run's folder; None where no run is started.
+        evaluation: evaluation sets are opened as well.
 
     Attributes:
         verifiers: all that are to be asked: the run's, and those that task sets bring along, under names of their own
@@ -34,14 +35,17 @@ class TaskSets:
         judging_training, judging_evaluation: by name, what a task set brings along; None for the run's own.
     """
 
-    def __init__(self, run: LoadedRunFile, output: Path, warn: Callable[[str], None]) -> None:
+    def __init__(
+        self, run: LoadedRunFile, output: Path | None, warn: Callable[[str], None], evaluation: bool = True
+    ) -> None:
         _, seed, _ = seeds(run)
         data = run.get(DataSection)
         self.training = {
             source.name: open_task_set(run, source.task_set, output, seed, warn) for source in data.all_sources()
         }
         self.evaluation = {
-            item.name: open_task_set(run, item.task_set, output, seed, warn) for item in run.get(EvalSection).sets
+            item.name: open_task_set(run, item.task_set, output, seed, warn)
+            for item in (run.get(EvalSection).sets if evaluation else ())
         }
         self.verifiers = {item.name: _selected(run, item) for item in data.verifiers}
         self.judging_training = {name: self._judging(name, task_set) for name, task_set in self.training.items()}

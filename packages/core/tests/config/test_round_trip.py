@@ -64,6 +64,8 @@ WITH = {
     "checkpoint.keep_every": {"checkpoint": {"save_interval": 5}},
     "checkpoint.async_save": {"checkpoint": {"save_interval": 5}},
     "placement.colocate": {"serving": {"engine": "server"}},
+    "generation.output_index": {"generation": {"output_index": "some/index.parquet"}},
+    "generation.band": {"generation": {"band": "[0.25, 0.75)"}},
     "launch.max_retries": {"output": {"dir": "runs/one"}},
     "launch.auto_resume": {"output": {"dir": "runs/one"}},
     "serving.urls": {"serving": {"engine": "server", "urls": ["http://one:1", "http://two:1"]}},
@@ -86,6 +88,8 @@ OPTIONS = {
     "file.label_key": {"path": "prompts.jsonl", "verifier": "regex"},
     "file.verifier": {"path": "prompts.jsonl", "label_key": "answer"},
     "file.path": {},
+    "index": {"path": "index.parquet"},
+    "index.path": {},
 }
 """Options that a component, or one of its options, needs beside it."""
 
@@ -96,6 +100,8 @@ VALUES = {
     "judge.words": [{"yes": 1.0, "no": 0.0}],
     "judge.scale": [[0.0, 10.0]],
     "judge.pattern": ["(correct)"],
+    "index.path": ["other.parquet"],
+    "index.of": ["addition"],
 }
 """Values of options for which no general one fits."""
 

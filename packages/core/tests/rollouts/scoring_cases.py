@@ -85,7 +85,7 @@ def misbehave(text: str) -> object:
             while True:
                 pass
         case "close everything":
-            os.closerange(0, 256)
+            os.closerange(0, 1 << 16)
             return Verdict(1.0)
         case "recurse":
             sys.setrecursionlimit(10**9)

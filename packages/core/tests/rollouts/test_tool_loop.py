@@ -13,7 +13,7 @@ from reroll.api import PluginError
 from reroll.plugins import load_plugins
 from reroll.rollouts.harnesses import SingleTurn
 from reroll.rollouts.seeds import turn_seed
-from reroll.rollouts.tool_loop import with_summary
+from reroll.rollouts.tool_loop import Conversation, ToolLoopConfig, with_summary
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -294,6 +294,51 @@ def test_cancelling_a_conversation_leaves_no_tool_running(parallel):
         assert asyncio.all_tasks() == {asyncio.current_task()}
 
     asyncio.run(main())
+
+
+class Stalls(Script):
+    """Never answers once its turns are over."""
+
+    async def __call__(self, request):
+        if len(self.requests) == len(self.turns):
+            self.stalled.set()
+            await asyncio.Event().wait()
+        return await super().__call__(request)
+
+
+@pytest.mark.parametrize(
+    ("turns", "kept"),
+    [
+        ([], [("user", None, False)]),
+        ([call("waits")], [("user", None, False), ("assistant", 0, True)]),
+        ([add()], [("user", None, False), ("assistant", 0, True)]),
+        (
+            [add(), add()],
+            [("user", None, False), ("assistant", 0, True), ("tool", 1, False), ("assistant", 2, True)],
+        ),
+    ],
+)
+def test_a_conversation_that_is_broken_off_keeps_all_that_was_said(turns, kept):
+    """Whether the engine or a tool is at work: what is kept fits together, and every sampled token carries loss."""
+
+    async def main():
+        script = Stalls(RENDERERS["tags"], turns)
+        waits, script.stalled = Waits(), asyncio.Event()
+        context = context_of(script.renderer, script, {"waits": waits})
+        broken_off = Conversation(ToolLoopConfig(), task_of(), context)
+        running = asyncio.create_task(broken_off.run(script.renderer.render(task_of())))
+        watched = [asyncio.create_task(event.wait()) for event in (waits.started, script.stalled)]
+        await asyncio.wait(watched, return_when=asyncio.FIRST_COMPLETED)
+        for work in (running, *watched):
+            work.cancel()
+        await asyncio.wait({running, *watched})
+        return broken_off.end("timeout"), script
+
+    trace, script = asyncio.run(main())
+    assert roles(trace) == kept
+    assert (trace.stop_condition, trace.is_completed) == ("timeout", True)
+    assert trace.metrics["tools/turns"] == len(turns)
+    check_conversation(trace, script)
 
 
 def test_what_the_model_said_stays_as_it_is_whatever_a_tool_does_with_its_arguments():

@@ -53,7 +53,7 @@ class RunContext:
         run_id: of the run across its attempts; attempt: of this process start.
         fresh: whether the run begins from its starting checkpoint rather than resumes.
         start_rollout_id: first collection of this attempt; start_version: completed optimizer steps before it.
-        source: what the run is for: `train`.
+        source: what the run is for: `train`, or `generate` where weights are frozen.
         data: the training task set, as the run file selects it.
         model: the starting checkpoint, as the run file names it.
         checkpoint: its files: name → size, modification time and, for JSON files, SHA-256.

@@ -292,6 +292,11 @@ class Engine(Component):
         May be cancelled, and called again after a failure."""
         raise EngineError(f"engine {self.address!r} cannot be started again")
 
+    async def keep_weights(self) -> None:
+        """Serves what it has loaded as the version that it was started with; asked for where nothing will be published,
+        of an engine without `holds_start` and after `recover`."""
+        raise EngineError(f"engine {self.address!r} cannot say what it has loaded")
+
     async def release_memory(self) -> None:
         """Gives the memory of its devices up; nothing is in flight. Weights must be loaded after `resume_memory`."""
         raise EngineError(f"engine {self.address!r} cannot share devices with the trainer")

@@ -66,6 +66,11 @@ class Harness(Component):
     calls_tools: ClassVar[bool] = False
     """Whether it runs the tools that a model calls."""
 
+    def lacks(self) -> str | None:
+        """What it cannot run without and does not find here, such as a package or a service, and the remedy; None where
+        nothing is missing. Asked by `reroll validate` and before a run starts."""
+        return None
+
     @abstractmethod
     async def run(self, task: Task, rendered: RenderedPrompt, context: HarnessContext) -> Trace:
         """One trace of `task`; an exception is recorded as the trace's error."""

@@ -16,6 +16,7 @@ from reroll.api.errors import Problem, TaskError
 if TYPE_CHECKING:
     from reroll.api.harnesses import Harness
     from reroll.api.sections import RunFile
+    from reroll.api.selection import Selection
     from reroll.api.verifiers import Verifier
 
 Message = dict[str, Any]
@@ -164,6 +165,11 @@ class TaskSet(Component):
             tries: what was bound for this dispatch before and is not to be dispatched, being too long for example.
         """
         raise NotImplementedError
+
+    def origin(self) -> Selection | None:
+        """The set that its tasks are of, where it only points at those of another one; None where they are its own.
+        Asked after `open`."""
+        return None
 
     def recover(self, saved: Mapping[str, Any]) -> Task:
         """The task that a saved rollout's `task` describes, for judging what was derived from it; TaskError where it

@@ -65,7 +65,7 @@ class Trace:
         is_completed: the harness reached its end; a truncated answer is completed as well.
         stop_condition: why the rollout ended: `stop` (the model said what it had to say), `length` (a turn reached its
             limit, or the context has no room for another), `max_turns` (it called tools in the last turn that it had),
-            `abort` (the engine broke off), `error`.
+            `timeout` (the harness broke it off at a limit of its own), `abort` (the engine broke off), `error`.
         errors: what failed, as `{"where": …, "message": …}`.
         timing: seconds since the epoch: `start`, `first_token`, `end`; durations in seconds.
     """
@@ -150,7 +150,7 @@ class Group:
         seeds: sampling seed of each sibling.
         verifier_weights: verifier name → weight of its score in the reward.
         rewards: reward of each trace; None where scoring failed and `failure_policy` excludes.
-        source: what it was made for: `train` or `eval`.
+        source: what it was made for: `train`, `eval` or `generate`.
         env_name: of the data source, or of the evaluation set, that the task is from.
     """
 

@@ -124,15 +124,15 @@ def identity_problems(saved: Identity, now: Identity) -> list[str]:
     problems = [
         f"{key}: {_shown(key, before)} in the checkpoint, {_shown(key, after)} now"
         for name in ("seeds", "data", "model")
-        for key, before, after in _differences(name, getattr(saved, name), getattr(now, name))
-        if not (same_tasks and key.startswith("data.task_set") and _moved(before, after))
+        for key, before, after in differences(name, getattr(saved, name), getattr(now, name))
+        if not (same_tasks and key.startswith("data.task_set") and moved(before, after))
     ]
     return problems
 
 
 def model_differences(saved: Identity, files: ModelFiles) -> list[str]:
     """What is not as it was in the model that a run began with."""
-    found = _differences("model", saved.model, model_identity(files))
+    found = differences("model", saved.model, model_identity(files))
     return [f"{key}: {_shown(key, before)} then, {_shown(key, after)} now" for key, before, after in found]
 
 
@@ -141,7 +141,7 @@ def changed_settings(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[s
     return [
         f"{key}: {_shown(key, before)} → {_shown(key, after)}"
         for section in sorted({*saved, *now} - FREE_SECTIONS)
-        for key, before, after in _differences(section, saved.get(section, {}), now.get(section, {}))
+        for key, before, after in differences(section, saved.get(section, {}), now.get(section, {}))
     ]
 
 
@@ -153,11 +153,11 @@ class _Unset:
 UNSET = _Unset()
 
 
-def _differences(key: str, before: Any, after: Any) -> Iterator[tuple[str, Any, Any]]:
+def differences(key: str, before: Any, after: Any) -> Iterator[tuple[str, Any, Any]]:
     """Dotted key and both values of everything that differs."""
     if isinstance(before, Mapping) and isinstance(after, Mapping):
         for name in sorted({*before, *after}):
-            yield from _differences(f"{key}.{name}", before.get(name, UNSET), after.get(name, UNSET))
+            yield from differences(f"{key}.{name}" if key else name, before.get(name, UNSET), after.get(name, UNSET))
     elif before != after or isinstance(before, bool) != isinstance(after, bool):
         yield key, before, after
 
@@ -166,7 +166,7 @@ def _shown(key: str, value: Any) -> str:
     return "unset" if value is UNSET else shown(key, value)
 
 
-def _moved(before: Any, after: Any) -> bool:
+def moved(before: Any, after: Any) -> bool:
     """Whether two values are paths of one file in two folders; tasks are named after the file, not its folder."""
     if not (isinstance(before, str) and isinstance(after, str)):
         return False

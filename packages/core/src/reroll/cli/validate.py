@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import typer
@@ -29,17 +29,20 @@ def validate(run_file: RunFileArgument, set_: SetOption = None) -> None:
     typer.echo(f"{run_file}: valid")
 
 
-def file_problems(run: LoadedRunFile, thorough: bool) -> Iterator[Problem]:
+def file_problems(run: LoadedRunFile, thorough: bool, without: Collection[str] = ()) -> Iterator[Problem]:
     """Faults of the files that the run names. Prompts are rendered as the run would: all of them if `thorough`,
-    else the first of each set."""
+    else the first of each set. Sections in `without` are not asked."""
     from reroll.api import Problem, RerollError
 
-    found = [problem for section in run.sections.values() for problem in section.validate_files(run, thorough)]
+    asked = [section for name, section in run.sections.items() if name not in without]
+    found = [problem for section in asked for problem in section.validate_files(run, thorough)]
     yield from map(run.locate, found)
     if found:
         return
     renderer = _renderer(run)
     for item in _prompt_sets(run):
+        if item.key.partition(".")[0] in without:
+            continue
         try:
             lengths = item.lengths(run, renderer, most=None if thorough else 1)
         except RerollError as error:

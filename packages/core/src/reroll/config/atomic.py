@@ -1,4 +1,4 @@
-"""Small files that are there whole or not at all."""
+"""Files that are there whole or not at all."""
 
 from __future__ import annotations
 
@@ -6,18 +6,34 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
+
+PARTIAL = ".partial"
+"""Ends the name of a file that is being written; one that is left over can be removed."""
 
 
 def write_whole(path: Path, text: str) -> None:
     """Writes the file beside its place, has it on disk, and renames it into place: a reader, and a machine that loses
     power, see the old file or the new one."""
-    partial = path.with_name(path.name + ".partial")
-    with naming(path), partial.open("w", encoding="utf-8") as file:
-        file.write(text)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.rename(path)
-    sync_folder(path.parent)
+    with replacing(path) as file:
+        file.write(text.encode())
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A file of any length to write, which takes the place of `path` at the end, on disk by then. Where anything fails,
+    `path` is as it was; OSError names a file."""
+    partial = path.with_name(path.name + PARTIAL)
+    with naming(path):
+        try:
+            with partial.open("wb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            partial.rename(path)
+        finally:
+            partial.unlink(missing_ok=True)
+        sync_folder(path.parent)
 
 
 @contextmanager

@@ -89,6 +89,11 @@ class LoadedRunFile:
             return {key: self._dump_value(item, None) for key, item in value.items() if item is not None}
         return str(value.absolute()) if isinstance(value, Path) else value
 
+    def table_of(self, hook: str, selection: Selection) -> dict[str, Any]:
+        """The selection as a run file writes it in full: name, every option, paths absolute."""
+        found = self._dump_value(selection, hook)
+        return found if isinstance(found, dict) else {"name": found}
+
     def selections(self) -> Iterator[tuple[str, str, Selection]]:
         """Every component that the file selects, those that options of another one select among them: dotted key,
         hook, selection."""

@@ -80,26 +80,26 @@ def read_attempts(output: Path) -> list[Attempt]:
 
 
 @contextmanager
-def run_lock(output: Path, warn: Callable[[str], None]) -> Iterator[None]:
+def run_lock(output: Path, warn: Callable[[str], None], key: str = "output.dir") -> Iterator[None]:
     """Holds the folder for one process, until it leaves or dies; AttemptsError if another one has it.
 
     Args:
         warn: told if the file system knows no locks: then nothing keeps a second start away.
+        key: of the run file, that says the folder.
     """
     path = output / LOCK
     # Workers are other programs and do not inherit the descriptor: the lock ends with this process.
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
     except OSError as error:
-        raise AttemptsError(f"output.dir: {path} cannot be opened: {error.strerror}") from None
+        raise AttemptsError(f"{key}: {path} cannot be opened: {error.strerror}") from None
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             if error.errno in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES):
                 raise AttemptsError(
-                    f"output.dir: another run is using {output} ({_holder(path)}); wait for its end, or give another "
-                    "folder"
+                    f"{key}: another run is using {output} ({_holder(path)}); wait for its end, or give another folder"
                 ) from None
             warn(
                 f"{output} is on a file system without locks ({error.strerror}): nothing keeps a second start in it "

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from reroll.api import Engine, EngineError, EngineUnavailable, PluginError, WorkerDied
-from reroll.publication.fleet import told
-from reroll.publication.publisher import Publisher
+from reroll.publication.fleet import Fleet, told
+from reroll.publication.publisher import Patience
 from reroll.serving.router import LeastOutstandingTokensRouter
 
 T = TypeVar("T")
@@ -17,6 +17,26 @@ U = TypeVar("U")
 
 FIRST_PAUSE = 1.0
 """Seconds before an engine's second restart in a row; doubled with each further one."""
+
+
+class Readmitting(Protocol):
+    """What knows which weights an engine must serve: a publisher, or what stands for one where none change.
+
+    Attributes:
+        timeout: seconds that loading an engine may take.
+    """
+
+    fleet: Fleet
+    timeout: float
+
+    @property
+    def engines(self) -> Sequence[Engine]: ...
+
+    def lose(self, engine: Engine, reason: EngineUnavailable) -> None:
+        """The engine has ended: nothing is routed to it before it is readmitted."""
+
+    async def readmit(self, engine: Engine, patience: Patience = ...) -> int:
+        """Has an engine that was started again serve the current weights, and routes to it; gives their version."""
 
 
 class Recovery:
@@ -40,7 +60,7 @@ class Recovery:
 
     def __init__(
         self,
-        publisher: Publisher,
+        publisher: Readmitting,
         router: LeastOutstandingTokensRouter,
         *,
         most: int,

@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-import logging
-import sys
 import time
 from collections.abc import Mapping
-from itertools import count
 from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-MOST_WARNINGS = 10
+from reroll.reporting.lines import Lines
 
 
-class Display:
+class Display(Lines):
     """What a person sees while the run goes. `total` counts collections."""
 
     def __init__(self, total: int, console: Console | None = None) -> None:
-        self.console = console or Console(file=sys.stderr)
+        super().__init__(console)
         self._start: float | None = None
         self._accuracy: float | None = None
         self._total = total
-        self._warnings = count(1)
-        """Gives each warning its number, in one step: they come from threads as well."""
         self._progress: Progress | None = None
         if self.console.is_terminal:
             self._progress = Progress(
@@ -38,18 +33,6 @@ class Display:
             )
             self._task = self._progress.add_task("starting", total=total, facts="")
             self._progress.start()
-
-    def line(self, text: str) -> None:
-        """A line that stays."""
-        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-    def warn(self, text: str) -> None:
-        """A warning: into the log always, here as long as there are few, so that many do not bury the rest."""
-        logging.getLogger("reroll").warning(text)
-        number = next(self._warnings)
-        if number <= MOST_WARNINGS:
-            more = "; further warnings are in run.log" if number == MOST_WARNINGS else ""
-            self.line(f"warning: {text}{more}")
 
     def evaluated(self, name: str, result: Mapping[str, Any]) -> None:
         self._accuracy = result["accuracy"]

@@ -128,6 +128,9 @@ class RolloutSection(ConfigSection):
     def validate_files(self, run: RunFile, thorough: bool) -> Iterator[Problem]:
         yield from check_context("rollout", self.max_context, run)
         yield from self._stop_token_problems(run)
+        yield from check_harness("rollout.harness", self.harness, run)
+        for index, source in enumerate(run.get(DataSection).sources):
+            yield from check_harness(f"data.sources[{index}].harness", source.harness, run)
 
 
 def times(factor: float, groups: int) -> int:
@@ -161,6 +164,18 @@ def check_context(key: str, needed: int, run: RunFile) -> Iterator[Problem]:
         yield Problem(
             key, f"needs {needed} tokens of context, the model has {available} positions", "lower the lengths"
         )
+
+
+def check_harness(key: str, selection: Selection | None, run: RunFile) -> Iterator[Problem]:
+    """Can the harness run here?"""
+    if selection is None:
+        return
+    try:
+        lacks = run.make("harnesses", selection).lacks()
+    except Exception as error:  # a harness is anybody's code
+        lacks = f"{selection.name!r} cannot say what it lacks: {type(error).__name__}: {error}"
+    if lacks:
+        yield Problem(key, lacks)
 
 
 class EvalSet(Config):
@@ -236,6 +251,7 @@ class EvalSection(ConfigSection):
             key = f"eval.sets[{index}].task_set"
             yield from check_task_set(key, item.task_set, data, run, thorough, sized=True)
             yield from check_context(f"eval.sets[{index}]", item.max_context(rollout), run)
+            yield from check_harness(f"eval.sets[{index}].harness", item.harness, run)
 
 
 def seeds(run: RunFile) -> tuple[int, int, int]:

@@ -10,6 +10,7 @@ from statistics import fmean
 from reroll.api import Group, Harness, RenderedPrompt, RerollError, SamplingParams, Task, TaskSet
 from reroll.rollouts.config import EvalSet, RolloutSection
 from reroll.rollouts.groups import GroupMaker, GroupPlan, Judging
+from reroll.rollouts.scoring.rewards import is_right
 from reroll.tasks.binding import Binder
 from reroll.tasks.cursor import Dispatch
 from reroll.workers.together import together
@@ -148,7 +149,6 @@ def summarise(name: str, step: int, groups: Sequence[Group], skipped: int, finge
     rewards: list[float] = []
     says_parsed = False
     for group in groups:
-        counted = [name for name in group.task.targets if group.verifier_weights.get(name, 1.0) > 0]
         for trace, reward in zip(group.traces, group.rewards, strict=True):
             verdicts = trace.verdicts
             if reward is None or not verdicts or not all(verdict.scored for verdict in verdicts.values()):
@@ -158,7 +158,7 @@ def summarise(name: str, step: int, groups: Sequence[Group], skipped: int, finge
             ]
             says_parsed = says_parsed or bool(flags)
             rewards.append(reward)
-            correct.append(all((verdicts[name].score or 0.0) >= 1 - 1e-9 for name in counted))
+            correct.append(is_right(verdicts, group.verifier_weights))
             parsed.append(all(flags))
     traces = [trace for group in groups for trace in group.traces]
     if not correct:

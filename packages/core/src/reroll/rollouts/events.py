@@ -48,6 +48,11 @@ class GroupEvents:
             else:
                 self._writers += [writer] if writer is not None else []
 
+    @property
+    def recording(self) -> bool:
+        """Whether any writer wants to know."""
+        return bool(self._writers)
+
     def open(self, context: RunContext) -> None:
         self._tell(lambda writer: writer.open(context))
 

@@ -50,10 +50,12 @@ class GroupPlan:
 
     Attributes:
         sampling: everything but the seed.
-        purpose: `train`, `train:<data source>` where several are listed, or `eval:<set>`; part of the seeds.
+        purpose: `train`, `train:<data source>` where several are listed, `eval:<set>`, or `generate` in place of
+            `train`; part of the seeds.
         env_name: of the data source, or of the evaluation set; empty for the task's `source_dataset`.
         harness: runs the conversations; None leaves it to what the task is bound to, and then to the run's.
         judging: None for the run's verifiers and weights.
+        first_sibling: position of the group's first response among all that are drawn for the task, for seeds.
     """
 
     rollout_id: int
@@ -64,10 +66,12 @@ class GroupPlan:
     env_name: str = ""
     harness: Harness | None = None
     judging: Judging | None = None
+    first_sibling: int = 0
 
     @property
-    def trains(self) -> bool:
-        return not self.purpose.startswith("eval:")
+    def kind(self) -> str:
+        """What groups are made for: `train`, `eval` or `generate`."""
+        return self.purpose.partition(":")[0]
 
 
 class GroupMaker:
@@ -111,9 +115,8 @@ class GroupMaker:
         task, rendered, attempt = dispatch.task, dispatch.rendered, dispatch.attempt
         assert rendered is not None, "what is dispatched was bound before"
         weights = plan.judging.weights if plan.judging else self.verifier_weights
-        seeds = [
-            response_seed(self.rollout_seed, task.key, attempt, sibling, plan.purpose) for sibling in range(plan.size)
-        ]
+        siblings = range(plan.first_sibling, plan.first_sibling + plan.size)
+        seeds = [response_seed(self.rollout_seed, task.key, attempt, sibling, plan.purpose) for sibling in siblings]
         group = Group(
             observation_id=uuid.uuid4().hex,
             group_index=group_index,
@@ -124,7 +127,7 @@ class GroupMaker:
             traces=[],
             seeds=seeds,
             verifier_weights=weights,
-            source="train" if plan.trains else "eval",
+            source=plan.kind,
             env_name=plan.env_name or task.source_dataset,
         )
         harness, sampling = self._harness(dispatch, plan), _sampling(dispatch.binding, plan.sampling)

@@ -60,7 +60,7 @@ class ToolLoop(Harness):
     Config = ToolLoopConfig
 
     async def run(self, task: Task, rendered: RenderedPrompt, context: HarnessContext) -> Trace:
-        return await _Conversation(self.config, task, context).run(rendered)
+        return await Conversation(self.config, task, context).run(rendered)
 
 
 class _Prompt(NamedTuple):
@@ -72,8 +72,11 @@ class _Prompt(NamedTuple):
     total: int
 
 
-class _Conversation:
-    """One trace in the making. `messages` and `token_ids` are those of the branch that is being continued."""
+class Conversation:
+    """One trace in the making, which a harness may break off: cancel `run`, and `end` it.
+
+    `messages` and `token_ids` are those of the branch that is being continued.
+    """
 
     def __init__(self, config: ToolLoopConfig, task: Task, context: HarnessContext) -> None:
         self.config = config
@@ -97,8 +100,15 @@ class _Conversation:
         ended = None
         while ended is None:
             ended = await self._turn()
-        self.trace.stop_condition = ended
-        self.trace.is_completed = ended != "abort"
+        return self.end(ended)
+
+    def end(self, stop_condition: str) -> Trace:
+        """The trace of what was said so far; what the model was shown and did not answer any more is left out."""
+        sampled = [index for index, node in enumerate(self.trace.nodes) if node.sampled]
+        if sampled:
+            del self.trace.nodes[sampled[-1] + 1 :]
+        self.trace.stop_condition = stop_condition
+        self.trace.is_completed = stop_condition != "abort"
         self.trace.metrics = {
             "tools/turns": float(self.turns),
             "tools/calls": float(self.calls),

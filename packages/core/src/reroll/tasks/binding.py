@@ -12,7 +12,6 @@ from functools import lru_cache
 from reroll.api import Binding, PluginError, RenderedPrompt, RerollError, Task, TaskError, TaskSet
 
 MOST_TRIES = 100
-"""Bound tasks in a row that are skipped until the dispatch is given up."""
 POLL_SECONDS = 0.5
 """How often a set that has nothing is asked again, at most."""
 THREADS = 2
@@ -26,6 +25,7 @@ class Binder:
         skip: the reason to skip a task with its rendered prompt, or None; asked on the event loop.
         skipped: counts those reasons.
         patience: in place of the set's own.
+        most_tries: bound tasks in a row that are skipped until a dispatch is given up.
     """
 
     def __init__(
@@ -35,6 +35,7 @@ class Binder:
         skip: Callable[[Task, RenderedPrompt], str | None],
         skipped: Counter[str],
         patience: float | None = None,
+        most_tries: int = MOST_TRIES,
     ) -> None:
         self.why = ""
         """Why the last stand-in could not be bound."""
@@ -44,6 +45,7 @@ class Binder:
         self._skipped = skipped
         self._nothing_until = 0.0
         """What grows and had nothing is asked for all that wait at once, not for each of them."""
+        self._most_tries = most_tries
         self._patience = task_set.patience if patience is None else patience
 
     async def bind(self, stand_in: Task, request: int) -> tuple[Binding, RenderedPrompt] | None:
@@ -68,7 +70,7 @@ class Binder:
                 return binding, rendered
             self._skipped[reason] += 1
             tries += 1
-            if tries == MOST_TRIES:
+            if tries == self._most_tries:
                 self.why = f"{tries} prompts in a row were skipped, the last one for {reason}"
                 return None
 

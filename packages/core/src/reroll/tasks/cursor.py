@@ -279,16 +279,23 @@ class Cursor:
             return None
 
     def _skip(self, task: Task, rendered: RenderedPrompt) -> str | None:
-        if len(rendered.token_ids) > self._max_prompt_len:
-            return "too_long"
-        for name, prompt_filter in self._filters.items():
-            try:
-                reason = prompt_filter.skip(task, rendered)
-            except Exception as error:
-                raise PluginError(f"prompt filter {name!r} raised {type(error).__name__}: {error}") from error
-            if reason:
-                return f"{name}: {reason}"
-        return None
+        return skip_reason(task, rendered, self._max_prompt_len, self._filters)
+
+
+def skip_reason(
+    task: Task, rendered: RenderedPrompt, max_prompt_len: int, filters: Mapping[str, PromptFilter]
+) -> str | None:
+    """Why a prompt is not generated from; None where it is."""
+    if len(rendered.token_ids) > max_prompt_len:
+        return "too_long"
+    for name, prompt_filter in filters.items():
+        try:
+            reason = prompt_filter.skip(task, rendered)
+        except Exception as error:
+            raise PluginError(f"prompt filter {name!r} raised {type(error).__name__}: {error}") from error
+        if reason:
+            return f"{name}: {reason}"
+    return None
 
 
 def _place(dispatch: Dispatch) -> dict[str, int]:

@@ -54,14 +54,14 @@ def write_traces(path: Path, groups: Iterable[SavedGroup]) -> int:
     with naming(path), path.open("w", encoding="utf-8") as file:
         for saved in groups:
             for index in range(len(saved.group.traces)):
-                file.write(_line(trace_record(saved, index)))
+                file.write(record_line(trace_record(saved, index)))
                 count += 1
         file.flush()
         os.fsync(file.fileno())
     return count
 
 
-def _line(record: dict[str, Any]) -> str:
+def record_line(record: Mapping[str, Any]) -> str:
     """The record as one line of JSON. Metadata and messages may hold what JSON or UTF-8 cannot: numbers that are not
     finite become text, lone surrogates are escaped."""
     try:

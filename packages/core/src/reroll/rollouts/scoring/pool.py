@@ -123,17 +123,21 @@ class ScoringPool:
             raise PluginError(f"no verifier {verifier!r} in the scoring pool; there are {sorted(self.verifiers)}")
         if problem := self._broken or self._unloadable.get(verifier):
             raise problem
-        if self._watching is None:
-            self._watching = asyncio.create_task(self._watch(), name="watch scoring")
-            self._watching.add_done_callback(self._watched)
-            for index in range(self.workers):
-                self._spawn(self._open_lane(f"scoring-{index}"))
+        self.begin()
         job = Job(verifier, task, traces, group, asyncio.get_running_loop().create_future())
         self._pending.append(job)
         # What is asked in one turn of the event loop, such as a group's responses, travels together.
         if len(self._pending) == 1:
             asyncio.get_running_loop().call_soon(self._dispatch)
         return job.future
+
+    def begin(self) -> None:
+        """Starts the processes, where they are not wanted only with the first call."""
+        if self._watching is None and self.verifiers:
+            self._watching = asyncio.create_task(self._watch(), name="watch scoring")
+            self._watching.add_done_callback(self._watched)
+            for index in range(self.workers):
+                self._spawn(self._open_lane(f"scoring-{index}"))
 
     async def close(self) -> None:
         """Ends every process; calls that still wait are cancelled."""

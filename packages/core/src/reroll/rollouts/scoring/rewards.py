@@ -36,3 +36,8 @@ def combine_rewards(
         return Rewards(by_verifier, None)
     stated = 0.0 if failure_policy == "exclude" else float(failure_policy)
     return Rewards(by_verifier, sum(by_verifier.values()) + sum(weights.get(name, 1.0) * stated for name in failed))
+
+
+def is_right(verdicts: Mapping[str, Verdict], weights: Mapping[str, float]) -> bool:
+    """Whether every verifier of positive weight gave at least 1; a weight that is not given is 1."""
+    return all((verdict.score or 0.0) >= 1 - 1e-9 for name, verdict in verdicts.items() if weights.get(name, 1.0) > 0)

@@ -337,6 +337,24 @@ class SGLangEngine(Engine):
     async def recover(self) -> None:
         await self._begin(again=True)
 
+    async def keep_weights(self) -> None:
+        """Names what the server has loaded as the version that the engine began with, and lets requests in. EngineError
+        where that is what a training run left in it."""
+        from reroll.serving.sglang.versions import trained
+
+        info = await self.client.control("/model_info", method="GET")
+        if (version := trained(info.get("weight_version"))) is not None:
+            raise EngineError(
+                f"engine {self.address!r} holds the weights of version {version} that a training run has loaded into "
+                "it, not those that it was started with: start the server again"
+            )
+        await self.client.control(
+            "/update_weight_version",
+            {"new_version": self.client.names.text(self.server.settings.version), "abort_all_requests": False},
+        )
+        self._sound.set()
+        await self.resume()
+
     async def release_memory(self) -> None:
         """Nothing may run in the server, not even what asked for its health."""
         self._released = True

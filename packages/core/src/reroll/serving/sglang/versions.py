@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 from dataclasses import dataclass
 from typing import Any
@@ -38,6 +39,12 @@ class VersionNames:
         raise UnknownVersion(
             f"weight version {text!r} is none that this run loaded; does another run load weights into the server?"
         )
+
+
+def trained(text: Any) -> int | None:
+    """The version, where a server's text says that a run has loaded weights that it had trained."""
+    found = re.fullmatch(r"[0-9a-f]{8}-([1-9][0-9]*)", str(text))
+    return int(found[1]) if found else None
 
 
 PLAIN = VersionNames()
