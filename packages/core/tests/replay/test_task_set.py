@@ -4,6 +4,8 @@ import json
 import sys
 from pathlib import Path
 
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 from reroll.api import PluginError, RunFileError, TaskError
@@ -569,3 +571,48 @@ def test_the_reason_why_nothing_can_be_replayed_is_told_before_the_run(tmp_path,
         write_step(source, step, [record(step, task={"question": "q"})])
     (told, *_) = found_before_the_run(tmp_path, again(source, inner=inner))[0]
     assert "nothing of it can be dispatched" in told and "no.jsonl does not exist" in told
+
+
+def index_of(path, *task_sets):
+    """An index of a task of each of these sets."""
+    rows = [
+        {"source_dataset": "sums", "source_row": row, "prepared_sample_id": f"{row}", "task_set": json.dumps(task_set)}
+        for row, task_set in enumerate(task_sets)
+    ]
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path)
+    return {"name": "index", "path": str(path)}
+
+
+def trained_on(source, task_set):
+    write_run_file(source, {**SOURCE_DATA, "sources": [{**SOURCE_DATA["sources"][0], "task_set": task_set}]})
+
+
+def test_rollouts_of_an_index_are_replayed_as_those_of_the_set_that_it_points_into(tmp_path, source):
+    before = bound(opened(tmp_path, again(source)))
+    trained_on(source, index_of(tmp_path / "i.parquet", SOURCE_DATA["sources"][0]["task_set"]))
+    assert bound(opened(tmp_path, again(source))).judged == before.judged
+    trained_on(source, index_of(tmp_path / "i.parquet", "addition", "multiplication"))
+    assert bound(opened(tmp_path, again(source))).task.targets == before.task.targets
+
+
+@pytest.mark.parametrize("others", [[], ["addition"]])
+def test_what_an_index_points_into_is_refused_for_what_it_is(tmp_path, source, others):
+    trained_on(source, index_of(tmp_path / "i.parquet", *others, "judged"))
+    assert "'judged' of 'sums'" in problems(tmp_path, again(source))["source_envs"]
+    trained_on(source, index_of(tmp_path / "i.parquet", *others, "contained"))
+    assert "run in containers" in problems(tmp_path, again(source))["allow_container"]
+    assert bound(opened(tmp_path, again(source, allow_container=True))) is not None
+    trained_on(source, "addition")
+    inner = index_of(tmp_path / "i.parquet", *others, "contained")
+    assert "tasks of 'contained' run in" in problems(tmp_path, again(source, inner=inner))["allow_container"]
+    inner = index_of(tmp_path / "i.parquet", *others, again(source))
+    assert "has no tasks of its own" in problems(tmp_path, again(source, inner=inner))["inner"]
+
+
+def test_an_index_that_is_gone_is_named(tmp_path, source):
+    trained_on(source, {"name": "index", "path": str(tmp_path / "gone.parquet")})
+    assert "gone.parquet does not exist" in problems(tmp_path, again(source))["inner"]
+    inner = {"name": "index", "path": str(tmp_path / "away.parquet")}
+    assert "away.parquet does not exist" in problems(tmp_path, again(source, inner=inner))["inner"]
+    itself = index_of(tmp_path / "i.parquet", {"name": "index", "path": str(tmp_path / "i.parquet")})
+    assert "is an index of itself" in problems(tmp_path, again(source, inner=itself))["inner"]

@@ -63,7 +63,7 @@ class Conduct:
         self.judges = judges
         self._run = run
         self._verifiers = own_verifiers if judges is None else {name: judge.verifier for name, judge in judges.items()}
-        self._task_sets: dict[str, TaskSet] = {}
+        self._task_sets: dict[str, TaskSet | None] = {}
         self._harnesses: dict[str, Harness] = {}
         self._toolbox = Toolbox(InstalledTools(run, run.get(DataSection).tools))
 
@@ -112,10 +112,13 @@ class Conduct:
         if self.source is None:
             return None
         source = self.source.find(env_name)
-        if source is None or self.source.task_set_class(source).lazy:
+        if source is None:
             return None
         if source.name not in self._task_sets:
-            self._task_sets[source.name] = self._run.make("task_sets", source.task_set)
+            # Tasks of several sets were saved as what they are, whichever of them each one is of.
+            of = self.source.selections(source)
+            one = len(of) == 1 and not self.source.is_lazy(source)
+            self._task_sets[source.name] = self._run.make("task_sets", of[0]) if one else None
         return self._task_sets[source.name]
 
     def _harness(self, said: Any) -> Harness:

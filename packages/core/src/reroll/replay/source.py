@@ -11,10 +11,11 @@ from typing import Any, cast
 
 from pydantic import ValidationError
 
-from reroll.api import Harness, Judge, PluginError, Problem, RerollError, RunFile, Selection, TaskSet
+from reroll.api import Harness, Judge, PluginError, Problem, RerollError, RunFile, Selection, TaskError, TaskSet
 from reroll.launch.config import RUN_FILE
 from reroll.rollouts.config import RolloutSection
 from reroll.tasks.config import DataSection, DataSource
+from reroll.tasks.index import bases
 
 THIS_RUN = "this run"
 
@@ -41,7 +42,7 @@ class SourceRun:
         """Its data sources of these names; None for all whose rollouts are no replay."""
         listed = self.data.all_sources()
         if names is None:
-            return [source for source in listed if not self.task_set_class(source).lazy]
+            return [source for source in listed if not self.is_lazy(source)]
         return [source for source in listed if source.name in names]
 
     def find(self, env_name: str | None) -> DataSource | None:
@@ -49,13 +50,29 @@ class SourceRun:
         listed = self.data.all_sources()
         return next((source for source in listed if source.name == env_name), listed[0] if len(listed) == 1 else None)
 
-    def task_set_class(self, source: DataSource) -> type[TaskSet]:
+    def selections(self, source: DataSource) -> list[Selection]:
+        """The task sets that its tasks are of; several where it is an index of them."""
         with self._found_here():
-            return cast(type[TaskSet], self.run.component("task_sets", source.task_set.name))
+            try:
+                return bases(source.task_set, self.run)
+            except TaskError as error:
+                raise SourceError(
+                    f"is required: what the tasks of {source.name!r} in {self.where} are of cannot be read: {error}"
+                ) from None
 
-    def task_set_config(self, source: DataSource) -> Any:
+    def task_set_classes(self, source: DataSource) -> list[type[TaskSet]]:
         with self._found_here():
-            return self.task_set_class(source).Config(**source.task_set.options)
+            return [cast(type[TaskSet], self.run.component("task_sets", item.name)) for item in self.selections(source)]
+
+    def is_lazy(self, source: DataSource) -> bool:
+        return any(task_set.lazy for task_set in self.task_set_classes(source))
+
+    def task_set_configs(self, source: DataSource) -> list[Any]:
+        with self._found_here():
+            return [
+                task_set.Config(**item.options)
+                for task_set, item in zip(self.task_set_classes(source), self.selections(source), strict=True)
+            ]
 
     @contextmanager
     def _found_here(self) -> Iterator[None]:
@@ -93,7 +110,7 @@ class SourceRun:
                     f"it has {', '.join(sorted(listed))}",
                 )
         for source in self.sources(names):
-            self.task_set_config(source)
+            self.task_set_configs(source)
             with self._found_here():
                 harness: Harness = self.run.make("harnesses", self.harness(source))
             if not harness.resumable:
@@ -110,15 +127,16 @@ class SourceRun:
                     "each verifier",
                     "leave that data source out",
                 )
-            task_set = self.task_set_class(source)
-            if task_set.judges is not TaskSet.judges and not task_set.lazy:
-                yield Problem(
-                    f"{key}.source_envs",
-                    f"the task set {task_set.name!r} of {source.name!r} in {self.where} brings verifiers of its own, "
-                    "which cannot be asked about saved tasks",
-                    "leave that data source out",
-                )
-            if task_set.container and not allow_container:
+            task_sets = self.task_set_classes(source)
+            for task_set in task_sets:
+                if task_set.judges is not TaskSet.judges and not task_set.lazy:
+                    yield Problem(
+                        f"{key}.source_envs",
+                        f"the task set {task_set.name!r} of {source.name!r} in {self.where} brings verifiers of its "
+                        "own, which cannot be asked about saved tasks",
+                        "leave that data source out",
+                    )
+            if any(task_set.container for task_set in task_sets) and not allow_container:
                 yield Problem(
                     f"{key}.allow_container",
                     f"tasks of {source.name!r} in {self.where} run in containers, whose state is not saved with a "

@@ -34,6 +34,7 @@ from reroll.replay.records import MOST_NESTING, innermost, nested_too_deeply, nu
 from reroll.replay.source import THIS_RUN, SourceError, SourceRun, read_source_run, this_run
 from reroll.replay.steps import Handle
 from reroll.tasks.config import DataSection, DataSource
+from reroll.tasks.index import bases
 from reroll.traces.names import ROLLOUTS
 
 SELF = "self"
@@ -91,7 +92,13 @@ class ReplayTasks(TaskSet):
                 yield Problem(f"{key}.{name}", f"does nothing: {why}", "leave it out, or set online = true")
         if config.inner and judges_itself(cls.derivation_class):
             yield Problem(f"{key}.inner", f"does nothing: {cls.name!r} judges answers itself", "leave it out")
-        if config.inner and cast(type[TaskSet], run.component("task_sets", config.inner.name)).lazy:
+        try:
+            of = bases(config.inner, run) if config.inner else []
+        except TaskError as error:
+            yield Problem(f"{key}.inner", str(error))
+            return
+        inner = [cast(type[TaskSet], run.component("task_sets", item.name)) for item in of]
+        if any(task_set.lazy for task_set in inner):
             remedy = "name the task set that the rollouts' first tasks are of"
             yield Problem(f"{key}.inner", f"{config.inner.name!r} has no tasks of its own", remedy)
             return
@@ -114,10 +121,11 @@ class ReplayTasks(TaskSet):
         except SourceError as error:
             yield Problem(f"{key}.inner", str(error))
             return
-        if conduct.inner is not None and conduct.inner.container and not config.allow_container:
+        contained = [task_set for task_set in inner if task_set.container]
+        if contained and not config.allow_container:
             yield Problem(
                 f"{key}.allow_container",
-                f"tasks of {conduct.inner.name!r} run in containers, whose state is not saved with a rollout: a "
+                f"tasks of {contained[0].name!r} run in containers, whose state is not saved with a rollout: a "
                 "replayed one begins in a fresh container",
                 "set allow_container = true if that does no harm",
             )
@@ -348,11 +356,8 @@ def _linked(source: SourceRun, names: list[str] | None, run: RunFile) -> list[So
         if at.where != source.where:
             found.setdefault(at.where, at)
         for link in at.sources(links) if links else []:
-            cls = at.task_set_class(link)
-            if not issubclass(cls, ReplayTasks) or judges_itself(cls.derivation_class):
-                continue
-            config = at.task_set_config(link)
-            if config.inner is None:
-                own = config.buffer_dir == SELF
-                left.append((at if own else _saved_run(config.buffer_dir, run), config.source_envs))
+            for cls, config in zip(at.task_set_classes(link), at.task_set_configs(link), strict=True):
+                if issubclass(cls, ReplayTasks) and not judges_itself(cls.derivation_class) and config.inner is None:
+                    own = config.buffer_dir == SELF
+                    left.append((at if own else _saved_run(config.buffer_dir, run), config.source_envs))
     return list(found.values())

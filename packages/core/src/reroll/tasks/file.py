@@ -103,9 +103,9 @@ class FileTaskSet(TaskSet):
         return Task(
             prompt=row[key],
             targets=targets,
-            source_dataset=str(row.get("source_dataset") or self.config.path.stem),
+            source_dataset=_name(row, "source_dataset", self.config.path.stem, where),
             source_row=_row_number(row.get("source_row"), index, where),
-            prepared_sample_id=str(row.get("prepared_sample_id") or index),
+            prepared_sample_id=_name(row, "prepared_sample_id", str(index), where),
             tools=self._tools(row.get("tools") or [], where),
             metadata=metadata,
         )
@@ -200,11 +200,21 @@ def _without_nulls(row: dict[str, Any]) -> dict[str, Any]:
     return row
 
 
+def _name(row: Mapping[str, Any], key: str, default: str, where: str) -> str:
+    """Seeds follow from it and indexes hold it, which takes text that can be encoded."""
+    name = str(row.get(key) or default)
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise TaskError(f"{where}: {key} = {name!a:.60} holds half of a surrogate pair, which is no text") from None
+    return name
+
+
 def _row_number(given: Any, index: int, where: str) -> int:
     if given is None:
         return index
-    if isinstance(given, bool) or not isinstance(given, int):
-        raise TaskError(f"{where}: source_row = {given!r} is no whole number")
+    if isinstance(given, bool) or not isinstance(given, int) or not -(1 << 63) <= given < 1 << 63:
+        raise TaskError(f"{where}: source_row = {given!r:.60} is no whole number of 64 bits")
     return given
 
 

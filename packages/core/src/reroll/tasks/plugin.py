@@ -17,8 +17,9 @@ def reroll_task_sets() -> list[type[TaskSet]]:
     from reroll.tasks.arithmetic import Addition, Multiplication
     from reroll.tasks.calculations import Calculations
     from reroll.tasks.file import FileTaskSet
+    from reroll.tasks.index import IndexTaskSet
 
-    return [Addition, Multiplication, Calculations, FileTaskSet]
+    return [Addition, Multiplication, Calculations, FileTaskSet, IndexTaskSet]
 
 
 @hookimpl
