@@ -12,7 +12,7 @@ from reroll.api import PluginError, RerollError, RunFileError
 
 def build() -> typer.Typer:
     """The whole command line."""
-    from reroll.cli import export, new_plugin, plan, plugins, score, serve, train, validate
+    from reroll.cli import export, generate, new_plugin, plan, plugins, score, serve, train, validate
     from reroll.plugins import installed_plugins
 
     app = typer.Typer(
@@ -27,6 +27,12 @@ def build() -> typer.Typer:
     app.command("validate")(validate.validate)
     app.command("train")(train.train)
     app.command("export")(export.export)
+    app.add_typer(
+        generate.app,
+        name="generate",
+        help="Attempt tasks with frozen weights: pass rates, transcripts, an index. `reroll generate RUN.TOML` is "
+        "`reroll generate run RUN.TOML`, whose options `reroll generate run --help` lists.",
+    )
     app.command("score")(score.score)
     app.command("serve")(serve.serve)
     app.command("plugins")(plugins.plugins)

@@ -1,0 +1,1 @@
+"""Rollouts with frozen weights: pass rates, and the corpus."""
