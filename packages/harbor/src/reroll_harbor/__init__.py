@@ -1,0 +1,1 @@
+"""Tasks in Harbor's layout, run in Harbor's environments, for reroll."""
