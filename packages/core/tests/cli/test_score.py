@@ -66,10 +66,12 @@ def run(monkeypatch, tmp_path):
         return found
 
     monkeypatch.setattr(plugins, "load_plugins", load_plugins)
+    plugins.installed_plugins.cache_clear()
     app = typer.Typer()
     app.command()(score)
     # One process, unless a test says otherwise: starting them is most of what the tests wait for.
-    return lambda *arguments: CliRunner().invoke(app, ["--workers", "1", *map(str, arguments)])
+    yield lambda *arguments: CliRunner().invoke(app, ["--workers", "1", *map(str, arguments)])
+    plugins.installed_plugins.cache_clear()
 
 
 @pytest.fixture
