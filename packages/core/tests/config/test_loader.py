@@ -8,7 +8,8 @@ from reroll.api import RunFileError
 from reroll.config import load_run_file
 from reroll.config.run import RunSection
 from reroll.config.toml import line_of
-from reroll.plan import constant_length, make_plan, size_problems
+from reroll.plan import constant_length, size_problems
+from reroll.planning.report import make_plan
 from reroll.plugins import load_plugins
 from reroll.rollouts.config import RolloutSection, seeds
 from reroll.training.config import ObjectiveSection, TrainerSection
@@ -230,7 +231,7 @@ def test_plan_says_sizes(tmp_path, plugins):
     plan = make_plan(load(tmp_path, plugins, GOOD, "trainer.global_batch_size=32"))
     assert plan["sizes"]["updates_per_collection"] == 4
     assert plan["plugins"]["verifiers/regex"].startswith("reroll ")
-    assert "trainer.global_batch_size" in plan["explicit"]
+    assert plan["explicit"]["trainer"] == {"global_batch_size": 32}
 
 
 def test_line_of_finds_keys_in_tables_and_lists():

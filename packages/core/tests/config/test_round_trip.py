@@ -49,6 +49,10 @@ WITH = {
     "eval.sets[0].n_samples_per_eval_prompt": {"eval": {"sets": [{**EVAL_SET, "temperature": 0.5}]}},
     "objective.kl_loss_coef": {"objective": {"use_kl_loss": True}},
     "objective.use_kl_loss": {"objective": {"kl_loss_coef": 0.1}},
+    "trainer.env_vars": {"trainer": {"env_vars": {"NCCL_DEBUG": "WARN"}}},
+    "serving.env_vars": {"serving": {"env_vars": {"NCCL_DEBUG": "WARN"}}},
+    "compiler_cache.enabled": {},
+    "compiler_cache.root": {"compiler_cache": {"root": "/some/cache"}},
     "trainer.lr_warmup_init": {"trainer": {"lr_warmup_iters": 2, "lr": 1.0}},
     "trainer.lr_wsd_decay_iters": {"trainer": {"lr_decay_style": "wsd"}},
     "trainer.lr_wsd_decay_style": {"trainer": {"lr_decay_style": "wsd", "lr_wsd_decay_iters": 1}},
@@ -66,8 +70,11 @@ WITH = {
     "placement.colocate": {"serving": {"engine": "server"}},
     "generation.output_index": {"generation": {"output_index": "some/index.parquet"}},
     "generation.band": {"generation": {"band": "[0.25, 0.75)"}},
-    "launch.max_retries": {"output": {"dir": "runs/one"}},
-    "launch.auto_resume": {"output": {"dir": "runs/one"}},
+    "launch.priority": {"launch": {"priority": "low"}},
+    "launch.min_runtime": {"launch": {"backend": "slurm", "min_runtime": 30.0}},
+    "launch.mounts": {"launch": {"backend": "slurm", "mounts": ["/data:/data:ro"]}},
+    "launch.retries": {"launch": {"auto_resume": True}},
+    "debug.exit_after_rollout": {"debug": {"exit_after_rollout": 2}},
     "serving.urls": {"serving": {"engine": "server", "urls": ["http://one:1", "http://two:1"]}},
     "serving.router": {"serving": {"engine": "server", "urls": ["http://one:1"], "router": "http://two:1"}},
     "serving.python": SERVER,
@@ -90,6 +97,8 @@ OPTIONS = {
     "file.path": {},
     "index": {"path": "index.parquet"},
     "index.path": {},
+    "manifest": {"path": "prepared/manifest.json"},
+    "manifest.path": {},
 }
 """Options that a component, or one of its options, needs beside it."""
 
@@ -101,6 +110,10 @@ VALUES = {
     "judge.scale": [[0.0, 10.0]],
     "judge.pattern": ["(correct)"],
     "index.path": ["other.parquet"],
+    "ray.env_vars": [{"NCCL_DEBUG": "WARN"}],
+    "slurm.memory": ["64G"],
+    "slurm.time_limit": ["2-12:00:00"],
+    "slurm.options": [["--constraint=h100"]],
     "index.of": ["addition"],
 }
 """Values of options for which no general one fits."""

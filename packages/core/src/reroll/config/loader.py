@@ -13,10 +13,15 @@ from pydantic.fields import FieldInfo
 from reroll.api import Component, ConfigSection, PluginError, Problem, RunFileError
 from reroll.api.selection import Hook, Selection
 from reroll.config.problems import from_validation
+from reroll.config.sections import build_sections, within, without_secrets
 from reroll.config.toml import apply_override, line_of, parse_override, read_toml
 from reroll.plugins import PluginManager, Provided
 
 SectionT = TypeVar("SectionT", bound=ConfigSection)
+
+
+class SectionMissing(PluginError):
+    """A check asks for a section that could not be built. Its faults are told; the check ends there."""
 
 
 class LoadedRunFile:
@@ -39,10 +44,14 @@ class LoadedRunFile:
         self.plugins = plugins
 
     def get(self, section: type[SectionT]) -> SectionT:
+        if section.section not in self.sections:
+            raise SectionMissing(f"[{section.section}] has faults")
         return cast(SectionT, self.sections[section.section])
 
     def value(self, key: str) -> Any:
         section, *path = key.split(".")
+        if section not in self.sections and section in self.plugins.names("config_sections"):
+            raise SectionMissing(f"[{section}] has faults")
         found: Any = self.sections[section]
         for name in path:
             if name not in type(found).model_fields:
@@ -146,59 +155,35 @@ def load_run_file(
         try:
             keys, value = parse_override(override)
             apply_override(table, keys, value)
+            _name_default(table, keys, plugins)
             overridden.add(".".join(keys))
         except RunFileError as error:
             problems += error.problems
-    sections = _build_sections(table, plugins, problems)
+    table, secret, hidden = without_secrets(table, plugins)
+    problems += secret
+    sections, faults, fallen = build_sections(table, plugins)
+    problems += [problem for problem in faults if not any(within(problem.key, key) for key in hidden)]
     explicit = frozenset(f"{name}.{key}" for name, part in table.items() if isinstance(part, dict) for key in part)
     run = LoadedRunFile(path, sections, explicit, plugins, locate)
-    known = {problem.key for problem in problems}
     found = _check_components(run)
-    if len(sections) == len(plugins.all("config_sections")):
-        for section in sections.values():
-            found += _gathered(section.section, section.problems(run))
-        for check in checks:
-            found += _gathered("run file", check(run))
+    for section in sections.values():
+        found += _gathered(section.section, section.problems(run))
+    for check in checks:
+        found += _gathered("run file", check(run))
     # A key that fell back to its default for a fault of its own has no further ones.
-    problems += [problem for problem in found if not any(_within(problem.key, key) for key in known)]
+    known = {problem.key for problem in problems if problem.key not in sections} | fallen | hidden
+    problems += [problem for problem in found if not any(within(problem.key, key) for key in known)]
     if problems:
         raise RunFileError(map(locate, problems))
     return run
 
 
-def _build_sections(
-    table: Mapping[str, Any], plugins: PluginManager, problems: list[Problem]
-) -> dict[str, ConfigSection]:
-    owners = plugins.all("config_sections")
-    for name, value in table.items():
-        if name not in owners:
-            problems.append(Problem(name, plugins.missing("config_sections", name)))
-        elif not isinstance(value, dict):
-            problems.append(Problem(name, f"is {value!r}, but a section is a table", f"write [{name}] above its keys"))
-    sections: dict[str, ConfigSection] = {}
-    for name, owner in sorted(owners.items()):
-        value = table.get(name, {})
-        section, faults = _build_section(owner.cls, name, value if isinstance(value, dict) else {})
-        problems += faults
-        if section is not None:
-            sections[name] = section
-    return sections
-
-
-def _build_section(
-    cls: type[ConfigSection], name: str, value: dict[str, Any]
-) -> tuple[ConfigSection | None, list[Problem]]:
-    """The section and its faults. Keys with faults fall back to their defaults, so that one fault does not hide what
-    is wrong elsewhere."""
-    try:
-        return cls(**value), []
-    except ValidationError as error:
-        problems = from_validation(error, name, cls)
-        wrong = {item["loc"][0] for item in error.errors() if item["loc"]}
-    try:
-        return cls(**{key: item for key, item in value.items() if key not in wrong}), problems
-    except ValidationError:
-        return None, problems
+def _name_default(table: dict[str, Any], path: Sequence[str], plugins: PluginManager) -> None:
+    """An option that `--set` gives to a component which the file does not choose is the default component's."""
+    owner = plugins.all("config_sections").get(path[0])
+    field = owner.cls.model_fields.get(path[1]) if owner is not None and len(path) > 2 else None
+    if field is not None and isinstance(field.default, Selection):
+        table[path[0]][path[1]].setdefault("name", field.default.name)
 
 
 def _check_components(run: LoadedRunFile) -> list[Problem]:
@@ -228,10 +213,6 @@ def _gathered(owner: str, check: Iterator[Problem]) -> list[Problem]:
     except Exception as error:  # a section is anybody's code
         found.append(Problem(owner, f"its own check failed: {type(error).__name__}: {error}"))
     return found
-
-
-def _within(key: str, parent: str) -> bool:
-    return key == parent or key.startswith((parent + ".", parent + "[")) or parent.startswith((key + ".", key + "["))
 
 
 def _selections(model: BaseModel, prefix: str) -> Iterator[tuple[str, str, Selection]]:

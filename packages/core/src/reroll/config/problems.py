@@ -3,26 +3,30 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
 from reroll.api import Config, Problem
+from reroll.config.secrets import is_secret
 
-SECRET_WORDS = ("token", "secret", "password", "api_key")
+Answer = Callable[[str], tuple[str, str] | None]
+"""Message and remedy for a key that a section does not know; None where there is nothing better than the nearest."""
 
 
-def from_validation(error: ValidationError, prefix: str, model: type[BaseModel]) -> list[Problem]:
-    """One problem a key, with the nearest one for a key that is misspelt."""
+def from_validation(
+    error: ValidationError, prefix: str, model: type[BaseModel], answer: Answer = lambda key: None
+) -> list[Problem]:
+    """One problem a key, with an answer or the nearest one for a key that is not known."""
     problems: dict[str, Problem] = {}
     for item in error.errors(include_url=False):
-        problem = _problem(dict(item), prefix, model)
+        problem = _problem(dict(item), prefix, model, answer)
         problems.setdefault(problem.key, problem)  # every member of a union has a complaint of its own
     return list(problems.values())
 
 
-def _problem(item: dict[str, Any], prefix: str, model: type[BaseModel]) -> Problem:
+def _problem(item: dict[str, Any], prefix: str, model: type[BaseModel], answer: Answer) -> Problem:
     key = prefix
     for depth, part in enumerate(item["loc"]):
         if isinstance(part, str) and depth and _model_at(model, item["loc"][:depth]) is None:
@@ -35,6 +39,8 @@ def _problem(item: dict[str, Any], prefix: str, model: type[BaseModel]) -> Probl
         refused = owner.refused if owner is not None and issubclass(owner, Config) else {}
         if reason := refused.get(str(item["loc"][-1])):
             return Problem(key, f"is refused: {reason}")
+        if len(item["loc"]) == 1 and (told := answer(str(item["loc"][0]))):
+            return Problem(key, *told)
         return Problem(key, "is not a key that this table knows", nearest(str(item["loc"][-1]), names))
     if item["type"] == "missing":
         return Problem(key, "is required and not given")
@@ -44,8 +50,7 @@ def _problem(item: dict[str, Any], prefix: str, model: type[BaseModel]) -> Probl
 
 def shown(key: str, value: Any) -> str:
     """The value for an error message; a secret is never repeated, a long one is cut."""
-    last = key.rsplit(".", 1)[-1].lower()
-    if isinstance(value, str) and any(last == word or last.endswith("_" + word) for word in SECRET_WORDS):
+    if is_secret(key, value):
         return "(hidden)"
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "…"

@@ -1,4 +1,4 @@
-"""TOML in and out: the file, `--set SECTION.KEY=VALUE`, and where a key stands."""
+"""TOML in and out: the file, `--set SECTION.KEY=VALUE`, `--option KEY=VALUE`, and where a key stands."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from reroll.api import Problem, RunFileError
+from reroll.api import Problem, RerollError, RunFileError
+from reroll.config.problems import shown
+from reroll.config.secrets import VARIABLES, is_secret, secret_name, secret_shape
 
 Table = dict[str, Any]
+QUOTING = "strings need TOML quotes that the shell leaves alone"
 
 
 def read_toml(path: Path) -> tuple[Table, str]:
@@ -34,35 +37,87 @@ def read_toml(path: Path) -> tuple[Table, str]:
 
 
 def parse_override(text: str) -> tuple[list[str], Any]:
-    """`section.key=value` with a TOML value → path and value; RunFileError says what is wrong."""
+    """`section.key=value` with a TOML value → path and value; RunFileError says what is wrong. A part of the path may
+    name an item of a list, counted from 0: `eval.sets[0].temperature`."""
     key, separator, value = text.partition("=")
+    text, given = _shown_assignment(text)
     path = [part.strip() for part in key.split(".")]
-    if not separator or len(path) < 2 or not all(re.fullmatch(r"[A-Za-z0-9_-]+", part) for part in path):
+    if not separator or len(path) < 2 or not all(re.fullmatch(r"[A-Za-z0-9_-]+(\[\d+\])?", part) for part in path):
         raise RunFileError(
             [Problem(f"--set {text}", "is not of the form SECTION.KEY=VALUE", "e.g. --set trainer.lr=1e-6")]
         )
     try:
-        parsed = tomllib.loads(f"value = {value}")
-        if set(parsed) != {"value"}:
-            raise ValueError("more than one value")
-        return path, parsed["value"]
+        return path, _parsed_value(value)
     except (ValueError, RecursionError):
-        remedy = f"""strings need TOML quotes that the shell leaves alone: --set '{key}="{value.strip()}"'"""
-        raise RunFileError([Problem(f"--set {key}", f"{value!r} is not a TOML value", remedy)]) from None
+        remedy = f"""{QUOTING}: --set '{key}="{given}"'"""
+        raise RunFileError([Problem(f"--set {key}", f"{given!r} is not a TOML value", remedy)]) from None
+
+
+def parse_option(text: str) -> tuple[str, Any]:
+    """`KEY=VALUE` of `--option`, with a TOML value → key and value; RerollError says what is wrong."""
+    key, separator, value = text.partition("=")
+    text, given = _shown_assignment(text)
+    if not separator or not re.fullmatch(r"[A-Za-z0-9_-]+", key.strip()):
+        raise RerollError(f"--option {text}: is not of the form KEY=VALUE; e.g. --option limit=3")
+    try:
+        return key.strip(), _parsed_value(value)
+    except (ValueError, RecursionError):
+        remedy = f"""{QUOTING}: --option '{key.strip()}="{given}"'"""
+        raise RerollError(f"--option {key.strip()}: {given!r} is not a TOML value; {remedy}") from None
+
+
+def _parsed_value(text: str) -> Any:
+    """ValueError or RecursionError for what is not one TOML value."""
+    parsed = tomllib.loads(f"value = {text}")
+    if set(parsed) != {"value"}:
+        raise ValueError("more than one value")
+    return parsed["value"]
+
+
+def _shown_assignment(text: str) -> tuple[str, str]:
+    """`KEY=VALUE` and its value, as an error may repeat them."""
+    key, _, value = text.partition("=")
+    # What is no TOML is not taken apart, and nothing else would keep a secret in it from being repeated.
+    inside = re.findall(r"[\w-]+(?=\s*=)", value)
+    if VARIABLES in text:
+        inside = [f"{VARIABLES}.{name}" for name in inside]
+    if is_secret(key.strip(), value) or any(map(secret_name, inside)) or secret_shape(text):
+        return f"{'(hidden)' if secret_shape(key) else key}=(hidden)", "(hidden)"
+    return text, value.strip()
 
 
 def apply_override(table: Table, path: list[str], value: Any) -> None:
     """Sets `path` in `table`; a repeated assignment overwrites."""
-    for depth, part in enumerate(path[:-1]):
-        inner = table.setdefault(part, {})
+    for depth, part in enumerate(path, 1):
+        holder, place = _place(table, part, path, ".".join(path[:depth]))
+        if depth == len(path):
+            holder[place] = value
+            return
+        inner = holder.setdefault(place, {}) if isinstance(holder, dict) else holder[place]
         if isinstance(inner, str):
             # a component selected by its bare name: options join it
-            inner = table[part] = {"name": inner}
+            inner = holder[place] = {"name": inner}
         if not isinstance(inner, dict):
-            reached = ".".join(path[: depth + 1])
-            raise RunFileError([Problem(f"--set {'.'.join(path)}", f"{reached} is {inner!r}, not a table")])
+            reached = ".".join(path[:depth])
+            what = f"{reached} is {shown(reached, inner)}, not a table"
+            raise RunFileError([Problem(f"--set {'.'.join(path)}", what)])
         table = inner
-    table[path[-1]] = value
+
+
+def _place(table: Table, part: str, path: list[str], reached: str) -> tuple[Any, Any]:
+    """What holds the part, and where in it: a table and a name, or a list and the place of an item that it has."""
+    name, _, index = part.partition("[")
+    if not index:
+        return table, name
+    items, number, listed = table.get(name), int(index[:-1]), reached.rpartition("[")[0]
+    if isinstance(items, list) and number < len(items):
+        return items, number
+    if items is None:
+        has = "is not given in the file"
+    else:
+        has = f"has {len(items)} items" if isinstance(items, list) else f"is {shown(name, items)}, not a list"
+    remedy = f"items count from 0; give the whole list: --set '{listed}=[…]'"
+    raise RunFileError([Problem(f"--set {'.'.join(path)}", f"{listed} {has}", remedy)])
 
 
 def line_of(text: str, key: str) -> int | None:
