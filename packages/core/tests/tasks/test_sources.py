@@ -7,7 +7,8 @@ import pytest
 from reroll.api import RunFileError, hookimpl
 from reroll.cli.validate import file_problems
 from reroll.config import load_run_file
-from reroll.plan import make_plan, size_problems, source_limits
+from reroll.plan import size_problems, source_limits
+from reroll.planning.report import make_plan
 from reroll.plugins import load_plugins
 from reroll.tasks.arithmetic import Addition
 from reroll.tasks.config import DataSection

@@ -2,6 +2,7 @@
 
 from reroll.api.component import API_VERSION, Component, Config, NoConfig
 from reroll.api.context import Protocol, RunContext, Seeds
+from reroll.api.datasets import Dataset, DatasetConfig, DatasetRow, given_messages, text_field
 from reroll.api.derivations import Anchor, Derivation
 from reroll.api.engines import (
     CommitCost,
@@ -17,6 +18,7 @@ from reroll.api.engines import (
     WeightStream,
 )
 from reroll.api.errors import (
+    WORKER_LOST,
     CheckpointError,
     EngineError,
     EngineUnavailable,
@@ -33,7 +35,9 @@ from reroll.api.errors import (
 from reroll.api.filters import GroupFilter, PromptFilter
 from reroll.api.harnesses import AssistantTurn, Harness, HarnessContext
 from reroll.api.hooks import hookimpl, hookspec
-from reroll.api.placement import Launcher, Placement, Worker, WorkerSpec
+from reroll.api.launching import JobState, Launcher, LaunchJob
+from reroll.api.placement import Placement, Worker, WorkerSpec
+from reroll.api.planning import PlannedEngine, PlannedModel
 from reroll.api.publication import (
     Admission,
     PublicationContext,
@@ -46,7 +50,7 @@ from reroll.api.publication import (
 from reroll.api.recipe import Advantage, Correction
 from reroll.api.records import Decision, Disposition, RecordWriter
 from reroll.api.sections import ConfigSection, RunFile
-from reroll.api.selection import Hook, Selection
+from reroll.api.selection import Hook, Selection, Since
 from reroll.api.services import (
     JudgeError,
     ServiceConfig,
@@ -66,6 +70,7 @@ from reroll.api.wording import counted, one_line
 __all__ = [
     "API_VERSION",
     "SCORED_STATES",
+    "WORKER_LOST",
     "Admission",
     "Advantage",
     "Anchor",
@@ -78,6 +83,9 @@ __all__ = [
     "Config",
     "ConfigSection",
     "Correction",
+    "Dataset",
+    "DatasetConfig",
+    "DatasetRow",
     "Decision",
     "Derivation",
     "Disposition",
@@ -92,13 +100,17 @@ __all__ = [
     "Harness",
     "HarnessContext",
     "Hook",
+    "JobState",
     "Judge",
     "JudgeError",
+    "LaunchJob",
     "Launcher",
     "Message",
     "NoConfig",
     "Node",
     "Placement",
+    "PlannedEngine",
+    "PlannedModel",
     "PluginError",
     "Problem",
     "PromptFilter",
@@ -123,6 +135,7 @@ __all__ = [
     "ServiceError",
     "ServiceUnavailable",
     "ServiceVerifier",
+    "Since",
     "Task",
     "TaskError",
     "TaskSet",
@@ -145,10 +158,12 @@ __all__ = [
     "WorkerSpec",
     "counted",
     "function_tool",
+    "given_messages",
     "hookimpl",
     "hookspec",
     "http_failure",
     "one_line",
     "task_from_record",
+    "text_field",
     "without_thinking",
 ]

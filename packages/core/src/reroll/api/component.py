@@ -16,6 +16,8 @@ class Config(BaseModel):
     """Base of every configuration: unknown keys and numbers that are not finite are errors, values do not change."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True, allow_inf_nan=False, strict=True)
+    since: ClassVar[str] = "0.1"
+    """Release of its package that brought the class, and every field that does not say otherwise with `Since`."""
     refused: ClassVar[Mapping[str, str]] = {}
     """Keys that users of other tools may look for and that are not here on purpose → why."""
 
@@ -57,6 +59,8 @@ class Component:
     name: ClassVar[str]
     """What a run file writes to select the class; unique within one hook."""
     contract_version: ClassVar[int] = API_VERSION
+    metrics_logged: ClassVar[Mapping[str, tuple[str, str]]] = {}
+    """Metrics of its own that reach the trackers, for the page of metrics: `room/name` → unit and meaning."""
     Config: ClassVar[type[BaseModel]] = NoConfig
 
     def __init__(self, config: Any = None) -> None:

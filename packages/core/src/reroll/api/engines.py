@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal, Protocol
 from reroll.api.component import Component
 from reroll.api.errors import EngineError, EngineUnavailable
 from reroll.api.placement import Placement, WorkerSpec
+from reroll.api.planning import PlannedEngine, PlannedModel
 from reroll.api.sections import RunFile
 from reroll.api.traces import VersionSpan
 
@@ -206,6 +207,11 @@ class Engine(Component):
         """The workers that `start` asks `context.placement` for, so that room can be made for all of a run's together.
         One that is not told here is placed where there is room when it is started."""
         return ()
+
+    @classmethod
+    def planned(cls, config: Any, run: RunFile, model: PlannedModel) -> PlannedEngine | None:
+        """What one engine will be, for `reroll plan`; nothing is started or imported for it. None: it does not say."""
+        return None
 
     @classmethod
     def problems(cls, config: Any, context_len: int) -> list[str]:

@@ -58,6 +58,10 @@ class CheckpointError(RerollError, ValueError):
     """A checkpoint is not whole, or what it saved does not fit the run."""
 
 
+WORKER_LOST = 3
+"""Exit code of a program that ended because one of its workers had: another start may well go on."""
+
+
 class WorkerDied(RerollError):
     """A worker process ended while it was needed.
 

@@ -12,11 +12,13 @@ import pluggy
 if TYPE_CHECKING:
     import typer
 
+    from reroll.api.datasets import Dataset
     from reroll.api.derivations import Derivation
     from reroll.api.engines import Engine
     from reroll.api.filters import GroupFilter, PromptFilter
     from reroll.api.harnesses import Harness
-    from reroll.api.placement import Launcher, Placement
+    from reroll.api.launching import Launcher
+    from reroll.api.placement import Placement
     from reroll.api.publication import PublicationMode, Transport
     from reroll.api.recipe import Advantage, Correction
     from reroll.api.records import RecordWriter
@@ -67,7 +69,7 @@ def reroll_placements() -> list[type[Placement]]:  # type: ignore[empty-body]
 
 @hookspec
 def reroll_launchers() -> list[type[Launcher]]:  # type: ignore[empty-body]
-    """Classes that run a whole run elsewhere. Reserved: no command asks for them yet."""
+    """Classes that start a whole run where it goes on by itself. Selected by `launch.backend`."""
 
 
 @hookspec
@@ -78,6 +80,11 @@ def reroll_harnesses() -> list[type[Harness]]:  # type: ignore[empty-body]
 @hookspec
 def reroll_task_sets() -> list[type[TaskSet]]:  # type: ignore[empty-body]
     """Classes that give tasks. Selected by `data.task_set` and by evaluation sets."""
+
+
+@hookspec
+def reroll_datasets() -> list[type[Dataset]]:  # type: ignore[empty-body]
+    """Data sets by name. Asked for by `reroll data prepare`, which makes a task set of one."""
 
 
 @hookspec

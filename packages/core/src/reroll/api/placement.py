@@ -1,4 +1,4 @@
-"""Placements decide where worker processes live; launchers where a whole run does."""
+"""Placements decide where worker processes live."""
 
 from __future__ import annotations
 
@@ -84,14 +84,3 @@ class Placement(Component):
     @abstractmethod
     async def close(self) -> None:
         """Ends every worker that is still alive."""
-
-
-class Launcher(Component):
-    """Runs a whole run somewhere else: detached, on Ray, in a batch system."""
-
-    @abstractmethod
-    def submit(self, run_file: Path, output: Path) -> Mapping[str, Any]:
-        """Starts the run; gives the receipt that `status` needs."""
-
-    @abstractmethod
-    def status(self, receipt: Mapping[str, Any]) -> Mapping[str, Any]: ...

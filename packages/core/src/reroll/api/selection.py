@@ -15,6 +15,12 @@ class Hook(NamedTuple):
     name: str
 
 
+class Since(NamedTuple):
+    """Annotation of a field: the release of its package that brought it, where its class is older."""
+
+    release: str
+
+
 class Selection(Config):
     """`engine = "local"`, or `engine = { name = "local", threads = 2 }`."""
 

@@ -28,9 +28,9 @@ def is_held_out(operation: str, a: int, b: int) -> bool:
 
 class ArithmeticConfig(Config):
     low: int = 0
-    """Smallest operand."""
+    """Smallest operand: with `high`, how hard the questions are."""
     high: int = 99
-    """Largest operand."""
+    """Largest operand: with `low`, how hard the questions are."""
     split: Literal["train", "held_out"] = "train"
     """`held_out` pairs occur neither in `train` nor in the pre-training of the built-in models."""
     size: int | None = Field(None, gt=0)

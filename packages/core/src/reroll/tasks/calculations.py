@@ -57,11 +57,11 @@ class CalculationsConfig(Config):
     kinds: list[Kind] = Field(["sum", "product"], min_length=1)
     """`sum` asks for `12 + 7 + 30`, `product` for `(4 + 8) * (15 + 6)`; of several, each comes about as often."""
     terms: int = Field(3, ge=2, le=6)
-    """Operands of a sum."""
+    """Operands of a sum: more make it longer, and harder."""
     low: int = Field(0, ge=0)
-    """Smallest operand."""
+    """Smallest operand: with `high`, how hard the questions are."""
     high: int = 99
-    """Largest operand."""
+    """Largest operand: with `low`, how hard the questions are."""
     split: Literal["train", "held_out"] = "train"
     """`held_out` calculations occur neither in `train` nor in the pre-training of `builtin:tiny-tools`."""
     size: int | None = Field(None, gt=0)

@@ -61,6 +61,9 @@ class DataSection(ConfigSection):
     task_set: Annotated[Selection | None, Hook("task_sets")] = None
     """The training tasks: `addition` (the default), `multiplication`, `{ name = "file", path = "prompts.jsonl" }`, or a
     plugin's."""
+    manifest: Path | None = None
+    """Instead of `task_set`: the `manifest.json` of a data set that `reroll data prepare` made; its split `train` is
+    trained on. Stands for `task_set = { name = "manifest", path = … }`."""
     sources: list[DataSource] = []
     """Instead of `task_set`: several sources that are mixed, each `[[data.sources]]`."""
     tools: Annotated[list[Selection], Hook("tools")] = []
@@ -70,9 +73,9 @@ class DataSection(ConfigSection):
     verifier_weights: dict[str, float] = {}
     """Verifier name → weight of its score in the reward; 1.0 where not given."""
     prompt_filters: Annotated[list[Selection], Hook("prompt_filters")] = []
-    """What skips prompts before they are generated from."""
+    """What skips prompts before they are generated from; a skipped one costs no generation and is counted."""
     seed: int | None = None
-    """Order of the tasks; by default `run.seed`."""
+    """Order of the tasks: another seed shuffles them otherwise; by default `run.seed`."""
     shuffle: bool = True
     """False keeps the set's own order."""
     epochs: int | None = Field(None, gt=0)
@@ -83,6 +86,8 @@ class DataSection(ConfigSection):
     def _task_set(cls, values: Any) -> Any:
         """Something has to be trained on."""
         if isinstance(values, dict) and not values.get("sources"):
+            if isinstance(manifest := values.get("manifest"), str | Path):
+                return {"task_set": {"name": MANIFEST, "path": str(Path(manifest))}, **values}
             return {"task_set": "addition", **values}
         return values
 
@@ -123,6 +128,8 @@ class DataSection(ConfigSection):
             yield Problem(
                 "data.task_set", "is given beside data.sources", "make it one of the sources, or leave it out"
             )
+        if self.manifest is not None:
+            yield from self._manifest_problems()
         names = [source.name for source in self.sources]
         for index, source in enumerate(self.sources):
             if names.index(source.name) != index:
@@ -148,10 +155,19 @@ class DataSection(ConfigSection):
         for key, selection in self.task_sets():
             yield from task_set_problems(key, selection, run)
 
+    def _manifest_problems(self) -> Iterator[Problem]:
+        """The key stands for a task set, which a resolved run file may write beside it."""
+        given = self.task_set if self.task_set is not None and self.task_set.name == MANIFEST else None
+        if self.sources:
+            remedy = 'make it one of the sources: task_set = { name = "manifest", path = … }'
+            yield Problem("data.manifest", "is given beside data.sources", remedy)
+        elif given is None or {"split": "train", **given.options} != {"split": "train", "path": str(self.manifest)}:
+            yield Problem("data.manifest", "is given beside data.task_set", "leave one of them out")
+
     def task_sets(self) -> Iterator[tuple[str, Selection]]:
         """Dotted key and selection of every training task set."""
         if self.task_set is not None:
-            yield "data.task_set", self.task_set
+            yield "data.manifest" if self.manifest is not None else "data.task_set", self.task_set
         for index, source in enumerate(self.sources):
             yield f"data.sources[{index}].task_set", source.task_set
 
@@ -205,6 +221,8 @@ class NamedVerifiers:
                 yield Problem(f"{key}.{name}", "weighs a verifier that no task's targets name", "leave it out")
 
 
+MANIFEST = "manifest"
+"""The task set that `data.manifest` stands for."""
 REMEDY = "correct the row, or drop it"
 """Of a target that can never be judged."""
 ROWS = 100_000
@@ -332,7 +350,7 @@ def check_task_set(
 
 def _place(tasks: TaskSet, index: int) -> str:
     """File and row, counted from 1, of a set that is read from a file."""
-    path = None if tasks.lazy else getattr(tasks.config, "path", None)
+    path = None if tasks.lazy else getattr(tasks, "data_file", getattr(tasks.config, "path", None))
     return f"{path}:{index + 1}: " if isinstance(path, Path) else ""
 
 

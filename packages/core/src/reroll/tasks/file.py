@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from array import array
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -142,14 +142,19 @@ class FileTaskSet(TaskSet):
 
 
 class JsonLines:
-    """Random access to the lines of a file; blank lines are no rows."""
+    """Random access to the lines of a file; blank lines are no rows.
 
-    def __init__(self, path: Path) -> None:
+    Args:
+        see: is shown every byte, in order, while the lines are found.
+    """
+
+    def __init__(self, path: Path, see: Callable[[bytes], None] = lambda line: None) -> None:
         self.path = path
         self._offsets = array("Q")
         offset = 0
         with path.open("rb") as file:
             for line in file:
+                see(line)
                 if line.strip():
                     self._offsets.append(offset)
                 offset += len(line)

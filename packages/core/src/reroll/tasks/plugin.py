@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from reroll.api import ConfigSection, TaskSet, Tool, hookimpl
+from reroll.api import ConfigSection, Dataset, TaskSet, Tool, hookimpl
 
 
 @hookimpl
@@ -18,8 +18,9 @@ def reroll_task_sets() -> list[type[TaskSet]]:
     from reroll.tasks.calculations import Calculations
     from reroll.tasks.file import FileTaskSet
     from reroll.tasks.index import IndexTaskSet
+    from reroll.tasks.manifest import ManifestTaskSet
 
-    return [Addition, Multiplication, Calculations, FileTaskSet, IndexTaskSet]
+    return [Addition, Multiplication, Calculations, FileTaskSet, IndexTaskSet, ManifestTaskSet]
 
 
 @hookimpl
@@ -27,3 +28,10 @@ def reroll_tools() -> list[type[Tool]]:
     from reroll.tasks.calculator import Calculator
 
     return [Calculator]
+
+
+@hookimpl
+def reroll_datasets() -> list[type[Dataset]]:
+    from reroll.tasks.catalog.multiplication import MultiplicationDataset
+
+    return [MultiplicationDataset]
