@@ -42,12 +42,19 @@ def quiet_ray(**environment):
 
 
 @contextmanager
-def two_nodes(modules):
-    """Starts the nodes and gives the address. Workers can import what lies in the folder `modules`."""
+def two_nodes(modules, dashboard=False):
+    """Starts the nodes and gives the address. Workers can import what lies in the folder `modules`.
+
+    Args:
+        dashboard: starts what takes jobs as well.
+    """
     with quiet_ray(PYTHONPATH=os.pathsep.join([str(modules), os.environ.get("PYTHONPATH", "")])):
         from ray.cluster_utils import Cluster
 
-        cluster = Cluster(initialize_head=True, head_node_args=NODE)
+        head = {**NODE, "include_dashboard": dashboard}
+        if dashboard:
+            head |= {"dashboard_host": "127.0.0.1", "dashboard_port": 0}
+        cluster = Cluster(initialize_head=True, head_node_args=head)
         try:
             cluster.add_node(**NODE)
             yield cluster.address

@@ -45,6 +45,7 @@ async def _run(run: LoadedRunFile, start: Start, display: Display, began: float)
     summary = Summary(name=run.get(RunSection).name, output=output, starts=start.attempt.number)
     if start.resumed is not None:
         summary.restore(start.resumed.state.summary)
+        summary.checkpoint = start.resumed.folder if start.resumed.same_run else None
     summary.write()  # what an earlier start wrote is no longer how the run stands
     # The work is a task of its own, so that a signal or a death ends the work and never what comes after it.
     work = asyncio.create_task(_work(run, start, display, summary))
@@ -120,7 +121,7 @@ def _tell(summary: Summary, display: Display) -> None:
     model = ", the model" if summary.model else ""
     if summary.checkpoint:
         model += f", the checkpoint {summary.checkpoint.name}"
-    elif not model and summary.steps:
+    elif not model and summary.steps and not summary.missed_checkpoints:
         model = ", no weights (neither output.export_hf nor checkpoint.save_interval is set)"
     if summary.ended == "interrupted":
         collections = counted(summary.collections, "collection")

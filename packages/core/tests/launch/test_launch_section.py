@@ -1,10 +1,16 @@
 """`[launch]`: what needs an output folder, and which folders a run may start in."""
 
-import pytest
+import shlex
+from pathlib import Path
 
-from reroll.api import RunFileError
+import pytest
+from pydantic import ValidationError
+
+from reroll.api import LaunchJob, RerollError, RunFileError
 from reroll.config import load_run_file
-from reroll.launch.config import LaunchSection
+from reroll.launch.config import LaunchSection, idle_in_a_new_folder
+from reroll.launch.folder import LAUNCH
+from reroll.launch.slurm import SlurmLauncher, SlurmLauncherConfig
 from reroll.plugins import load_plugins
 
 GOOD = """
@@ -27,21 +33,42 @@ def problems(tmp_path, *overrides):
     return [problem for problem in found if problem.key.startswith(("output", "launch"))]
 
 
-@pytest.mark.parametrize("override", ["launch.max_retries=3", "launch.max_retries=0", "launch.auto_resume=true"])
-def test_options_without_a_folder_would_do_nothing(tmp_path, override):
-    with pytest.raises(RunFileError) as caught:
-        load(tmp_path, override)
-    (problem,) = caught.value.problems
-    assert problem.key.endswith(override.split("=")[0])
+@pytest.mark.parametrize("override", ["launch.max_retries=3", "launch.auto_resume=true"])
+def test_options_without_a_folder_would_do_nothing_in_train(tmp_path, override):
+    (problem,) = idle_in_a_new_folder(load(tmp_path, override))
+    assert problem.key == override.split("=")[0]
     assert "output.dir is not given" in problem.message
-    assert problem.remedy == "set output.dir"
-    load(tmp_path, override, 'output.dir="x"')
+    assert problem.remedy == "set output.dir, or start the run with `reroll run`"
+    assert list(idle_in_a_new_folder(load(tmp_path, override, 'output.dir="x"'))) == []
 
 
-def test_retries_are_counted_from_none(tmp_path):
+def test_starts_are_counted_from_the_first(tmp_path):
     assert load(tmp_path).get(LaunchSection).max_retries == -1
-    with pytest.raises(RunFileError, match="max_retries: -2: "):
-        load(tmp_path, 'output.dir="x"', "launch.max_retries=-2")
+    for value, says in (("-2", "max_retries: -2: "), ("0", "max_retries: 0: would let the run never start")):
+        with pytest.raises(RunFileError, match=says):
+            load(tmp_path, f"launch.max_retries={value}")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "says"),
+    [
+        (["launch.min_runtime=5"], "launch.min_runtime: is 5.0, which launch.backend = 'local' does not know"),
+        (['launch.mounts=["/a:/b"]'], "launch.mounts: is ['/a:/b'], which launch.backend = 'local' does not know"),
+        (['launch.priority="high"'], "launch.priority: is 'high', but 'local' knows 'normal', 'low' alone"),
+        (['launch.priority="low"', 'launch.backend="ray"'], "launch.priority: is 'low', which launch.backend = 'ray'"),
+        (["launch.retries=2"], "launch.retries: is 2, but launch.auto_resume is false"),
+        (['launch.backend="beaker"'], "launch.backend: 'beaker'"),
+        (['launch.mounts=["data:/b"]', 'launch.backend="slurm"'], "'data:/b' is no mount"),
+        (['launch.mounts=["/a:/b:rx"]', 'launch.backend="slurm"'], "'/a:/b:rx' is no mount"),
+        (['launch.backend={ name = "ray", env_vars = { HF_TOKEN = "x" } }'], "env_vars.HF_TOKEN: holds a secret"),
+        (['launch.backend={ name = "slurm", options = ["gpu"] }'], "'gpu' is no option of sbatch"),
+        (['launch.backend={ name = "slurm", time_limit = "soon" }'], "launch.backend.time_limit"),
+    ],
+)
+def test_what_a_back_end_does_not_know_is_refused(tmp_path, overrides, says):
+    with pytest.raises(RunFileError) as caught:
+        load(tmp_path, *overrides)
+    assert says in str(caught.value)
 
 
 @pytest.mark.parametrize("file", ["attempts.json", "context.json"])
@@ -71,3 +98,26 @@ def test_a_file_in_its_place_is_told_once(tmp_path):
     (tmp_path / "out").touch()
     (problem,) = problems(tmp_path)
     assert problem.message.endswith("is a file")
+
+
+@pytest.mark.parametrize("option", ["partition", "account", "qos", "gpus"])
+@pytest.mark.parametrize("value", ["gpu\ntouch x", "a --uid=0", "a'b", ""])
+def test_an_option_of_slurm_is_one_word(option, value):
+    with pytest.raises(ValidationError, match="one word"):
+        SlurmLauncherConfig(**{option: value})
+
+
+@pytest.mark.parametrize("name", ["a b", "it's", "100%", "a#b", 'a"b'])
+def test_the_script_names_the_folder_as_it_is(name):
+    folder = Path("/runs") / name
+    job = LaunchJob("run", ("-m", "module"), folder, folder / LAUNCH / "output.log", Path("/"), False)
+    line = next(line for line in SlurmLauncher().preview(job).splitlines() if "--output=" in line)
+    (given,) = shlex.split(line.removeprefix("#SBATCH "))
+    assert given.replace("%%", "%") == f"--output={folder}/{LAUNCH}/slurm-%j.log"
+
+
+def test_a_folder_of_two_lines_is_no_line_of_the_script():
+    folder = Path("/runs/a\ntouch x")
+    job = LaunchJob("run", ("-m", "module"), folder, folder / LAUNCH / "output.log", Path("/"), False)
+    with pytest.raises(RerollError, match="output.dir"):
+        SlurmLauncher().preview(job)

@@ -2,17 +2,33 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import cast
 
 import typer
 
-from reroll.api import PluginError, RerollError, RunFileError
+from reroll.api import WORKER_LOST, PluginError, RerollError, RunFileError, WorkerDied
 
 
 def build() -> typer.Typer:
     """The whole command line."""
-    from reroll.cli import export, generate, new_plugin, plan, plugins, score, serve, train, validate
+    from reroll.cli import (
+        data,
+        export,
+        generate,
+        logs,
+        new_plugin,
+        plan,
+        plugins,
+        run,
+        score,
+        serve,
+        status,
+        stop,
+        train,
+        validate,
+    )
     from reroll.plugins import installed_plugins
 
     app = typer.Typer(
@@ -26,6 +42,10 @@ def build() -> typer.Typer:
     app.command("plan")(plan.plan)
     app.command("validate")(validate.validate)
     app.command("train")(train.train)
+    app.command("run")(run.run)
+    app.command("status")(status.status)
+    app.command("stop")(stop.stop)
+    app.command("logs")(logs.logs)
     app.command("export")(export.export)
     app.add_typer(
         generate.app,
@@ -34,6 +54,7 @@ def build() -> typer.Typer:
         "`reroll generate run RUN.TOML`, whose options `reroll generate run --help` lists.",
     )
     app.command("score")(score.score)
+    app.add_typer(data.app, name="data", help="Named data sets, made ready once for runs.")
     app.command("serve")(serve.serve)
     app.command("plugins")(plugins.plugins)
     app.command("new-plugin")(new_plugin.new_plugin)
@@ -67,6 +88,9 @@ def main() -> None:
         for note in getattr(error, "__notes__", ()):
             if not note.startswith("Traceback"):  # where it happened in a worker; that is in the run's log
                 print(f"  {note}", file=sys.stderr)
+        sys.exit(WORKER_LOST if isinstance(error, WorkerDied) else 1)
+    except BrokenPipeError:  # who read the output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except OSError as error:
         where = f"{error.filename}: " if error.filename else ""

@@ -80,29 +80,19 @@ def score(
 
 
 def _select(name: str, options: list[str]) -> SelectedVerifier:
-    import tomllib
-
     from pydantic import ValidationError
 
     from reroll.api import RerollError
     from reroll.config.problems import from_validation
+    from reroll.config.toml import parse_option
     from reroll.plugins import installed_plugins
     from reroll.rollouts.scoring.scorer import SelectedVerifier
 
     try:
         provided = installed_plugins().get("verifiers", name)
+        values = dict(map(parse_option, options))
     except RerollError as error:
         _stop(str(error), 2)
-    values: dict[str, Any] = {}
-    for text in options:
-        key, separator, value = text.partition("=")
-        if not separator or not key.strip():
-            _stop(f"--option {text}: is not of the form KEY=VALUE", 2)
-        try:
-            values[key.strip()] = tomllib.loads(f"value = {value}")["value"]
-        except tomllib.TOMLDecodeError:
-            remedy = f"strings need TOML quotes that the shell leaves alone: --option \"{key}='{value}'\""
-            _stop(f"--option {key}: {value!r} is not a TOML value; {remedy}", 2)
     try:
         return SelectedVerifier(provided.cls(provided.cls.Config.model_validate(values)), provided.distribution)
     except ValidationError as error:

@@ -37,17 +37,18 @@ def file_problems(run: LoadedRunFile, thorough: bool, without: Collection[str] =
     asked = [section for name, section in run.sections.items() if name not in without]
     found = [problem for section in asked for problem in section.validate_files(run, thorough)]
     yield from map(run.locate, found)
-    if found:
-        return
+    if any(problem.key.startswith("model.") for problem in found):
+        return  # nothing can be rendered
     renderer = _renderer(run)
     for item in _prompt_sets(run):
-        if item.key.partition(".")[0] in without:
+        section = item.key.partition(".")[0]
+        if section in without or any(problem.key.startswith(f"{section}.") for problem in found):
             continue
         try:
             lengths = item.lengths(run, renderer, most=None if thorough else 1)
         except RerollError as error:
             yield run.locate(Problem(item.key, str(error)))
-            return
+            continue
         if thorough and lengths is not None and not lengths.kept:
             yield run.locate(Problem(lengths.key, lengths.note))
 

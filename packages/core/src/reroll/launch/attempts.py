@@ -7,6 +7,7 @@ import fcntl
 import json
 import os
 import socket
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -14,11 +15,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from reroll.api import RerollError
+from reroll.api import RerollError, counted
 from reroll.config.atomic import write_whole
 
 FILE = "attempts.json"
 LOCK = "run.lock"
+LOOKS, LOOK_SECONDS = 10, 0.02
 
 
 @dataclass(frozen=True)
@@ -55,11 +57,7 @@ def register_attempt(
         warn: told of a file that cannot be read; it is kept under another name, and counting begins anew.
     """
     attempts, fault = _read(output / FILE)
-    if 0 <= max_retries < len(attempts):
-        raise AttemptsError(
-            f"launch.max_retries = {max_retries}: the run in {output} was started {len(attempts)} times, the first one "
-            "included; raise it, or give another output.dir"
-        )
+    check_starts(output, len(attempts), max_retries)
     if fault is not None:
         aside = _free_name(output / f"{FILE}.unreadable")
         (output / FILE).rename(aside)
@@ -71,6 +69,15 @@ def register_attempt(
     return new
 
 
+def check_starts(output: Path, starts: int, max_retries: int) -> None:
+    """AttemptsError if another start would be one more than `launch.max_retries` allows."""
+    if 0 <= max_retries <= starts:
+        raise AttemptsError(
+            f"launch.max_retries = {max_retries}: the run in {output} was started {counted(starts, 'time')}, the first "
+            "one included; raise it, or give another output.dir"
+        )
+
+
 def read_attempts(output: Path) -> list[Attempt]:
     """The starts of the run in that folder, oldest first; AttemptsError where the file is no list of them."""
     attempts, fault = _read(output / FILE)
@@ -80,14 +87,15 @@ def read_attempts(output: Path) -> list[Attempt]:
 
 
 @contextmanager
-def run_lock(output: Path, warn: Callable[[str], None], key: str = "output.dir") -> Iterator[None]:
+def run_lock(output: Path, warn: Callable[[str], None], key: str = "output.dir", file: str = LOCK) -> Iterator[None]:
     """Holds the folder for one process, until it leaves or dies; AttemptsError if another one has it.
 
     Args:
         warn: told if the file system knows no locks: then nothing keeps a second start away.
         key: of the run file, that says the folder.
+        file: that is locked.
     """
-    path = output / LOCK
+    path = output / file
     # Workers are other programs and do not inherit the descriptor: the lock ends with this process.
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
@@ -95,7 +103,7 @@ def run_lock(output: Path, warn: Callable[[str], None], key: str = "output.dir")
         raise AttemptsError(f"{key}: {path} cannot be opened: {error.strerror}") from None
     try:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _take(descriptor)
         except OSError as error:
             if error.errno in (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES):
                 raise AttemptsError(
@@ -110,6 +118,35 @@ def run_lock(output: Path, warn: Callable[[str], None], key: str = "output.dir")
         yield
     finally:
         os.close(descriptor)
+
+
+def _take(descriptor: int) -> None:
+    """Whoever only looks whether the folder is held (`holder`) has the lock for a moment."""
+    for _ in range(LOOKS):
+        try:
+            return fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(LOOK_SECONDS)
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def holder(output: Path, file: str = LOCK) -> str | None:
+    """Who uses the folder now, as `process N on HOST`; None where nobody does, or where the file system knows no
+    locks."""
+    path = output / file
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _holder(path)
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)
+    return None
 
 
 def _holder(path: Path) -> str:

@@ -7,8 +7,13 @@ import gc
 import logging
 import os
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
+
+ONE_SIGNAL_SECONDS = 0.5
+"""A batch system that ends a job signals all its processes, and who started the run passes the signal on to it: a
+SIGTERM that follows so soon is the same one."""
 
 
 def log_into(path: Path) -> None:
@@ -29,12 +34,17 @@ def stop_on_signals(work: asyncio.Task[None], tell: Callable[[str], None]) -> li
     the signals are noted."""
     loop = asyncio.get_running_loop()
     stopped: list[signal.Signals] = []
+    heard: list[float] = []
 
     def stop(received: signal.Signals) -> None:
         tell(f"{received.name}: ending the run; once more ends it at once")
         work.cancel()
 
     def received(number: int, _: object) -> None:
+        now = time.monotonic()
+        if stopped and number == signal.SIGTERM and now - heard[0] < ONE_SIGNAL_SECONDS:
+            return
+        heard[:] = heard or [now]
         stopped.append(signal.Signals(number))
         if len(stopped) > 1:
             os._exit(128 + number)  # workers end when their connection closes

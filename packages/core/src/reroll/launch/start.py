@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import secrets
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,7 +23,9 @@ from reroll.checkpoints.store import FOLDER, MANIFEST, CheckpointStore, find_che
 from reroll.config import LoadedRunFile
 from reroll.config.run import RunSection
 from reroll.launch.attempts import Attempt, AttemptsError, register_attempt, run_lock
-from reroll.launch.config import RUN_FILE, LaunchSection, holds_run
+from reroll.launch.config import RUN_FILE, LaunchSection
+from reroll.launch.folder import was_started
+from reroll.launch.outputs import OUTPUTS, make_new_folder
 from reroll.models.config import ModelSection
 from reroll.models.files import resolve_model
 from reroll.reporting.config import OutputSection
@@ -66,7 +66,7 @@ class Start:
 @contextmanager
 def held_output(run: LoadedRunFile, warn: Callable[[str], None]) -> Iterator[Path]:
     """The run's folder, in which nobody else starts meanwhile."""
-    output = _make_output(run)
+    output = make_output(run)
     with run_lock(output, warn):
         yield output
 
@@ -78,7 +78,7 @@ def begin(run: LoadedRunFile, output: Path, tell: Callable[[str], None], warn: C
     Args:
         tell: told where the run begins; warn: told of checkpoints that are not whole.
     """
-    before = holds_run(output)
+    before = was_started(output)
     replayed = run.get(DebugSection).load_rollouts
     if replayed is not None and replayed.resolve() == output.resolve():
         raise RerollError(f"debug.load_rollouts: {replayed} is output.dir itself; give another output.dir")
@@ -167,24 +167,13 @@ def _resumed(run: LoadedRunFile, output: Path, before: bool, warn: Callable[[str
     return Resumed(found.folder, read_state(found.folder), same_run=False)
 
 
-def _make_output(run: LoadedRunFile) -> Path:
+def make_output(run: LoadedRunFile) -> Path:
     """The run's folder: the given one, or a new one that no other run has."""
     given = run.get(OutputSection).dir
     try:
         if given is not None:
             given.mkdir(parents=True, exist_ok=True)
             return given
-        return _new_folder(Path("outputs") / f"{run.get(RunSection).name}-{time.strftime('%Y%m%d-%H%M%S')}")
+        return make_new_folder(run.get(RunSection).name)
     except (OSError, ValueError) as error:
-        raise RerollError(f"output.dir: {given or 'outputs'} cannot be used: {error}") from None
-
-
-def _new_folder(base: Path) -> Path:
-    for number in itertools.count(1):
-        path = base if number == 1 else base.with_name(f"{base.name}-{number}")
-        try:
-            path.mkdir(parents=True)
-        except FileExistsError:
-            continue
-        return path
-    raise AssertionError("unreachable")
+        raise RerollError(f"output.dir: {given or OUTPUTS} cannot be used: {error}") from None

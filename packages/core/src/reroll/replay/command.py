@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -46,30 +46,16 @@ def inspect(
     """List what saved rollouts offer to each derivation, and show one derived prompt."""
     import json as json_format
 
+    from reroll.config.toml import parse_option
     from reroll.replay.inspection import Wanted, inspect_folder
 
-    wanted = Wanted(folder, derivation, _options(option or []), source_envs or None, online, capacity, index)
+    options = dict(map(parse_option, option or []))
+    wanted = Wanted(folder, derivation, options, source_envs or None, online, capacity, index)
     found = inspect_folder(wanted, lambda text: typer.echo(f"warning: {_printable(text)}", err=True))
     if json:
         typer.echo(json_format.dumps(found.to_json(), ensure_ascii=True))
     else:
         _print(found)
-
-
-def _options(texts: list[str]) -> dict[str, Any]:
-    import tomllib
-
-    values: dict[str, Any] = {}
-    for text in texts:
-        key, separator, value = text.partition("=")
-        if not separator or not key.strip():
-            raise typer.BadParameter(f"{text!r} is not of the form KEY=VALUE", param_hint="--option")
-        try:
-            values[key.strip()] = tomllib.loads(f"value = {value}")["value"]
-        except tomllib.TOMLDecodeError:
-            remedy = f"strings need quotes: --option \"{key}='{value}'\""
-            raise typer.BadParameter(f"{value!r} is no TOML value; {remedy}", param_hint="--option") from None
-    return values
 
 
 def _print(found: Inspection) -> None:

@@ -302,7 +302,7 @@ def _giving(sources: Sequence[DataSource], run: RunFile) -> set[str]:
     return giving
 
 
-def find_conduct(cls: type[ReplayTasks], config: Any, run: RunFile) -> Conduct:
+def find_conduct(cls: type[ReplayTasks], config: ReplayConfig, run: RunFile) -> Conduct:
     """How the tasks of a configured set are run and judged; SourceError where that cannot be found."""
     verifiers = {item.name: run.make("verifiers", item) for item in run.get(DataSection).verifiers}
     if judges_itself(cls.derivation_class):
@@ -311,7 +311,8 @@ def find_conduct(cls: type[ReplayTasks], config: Any, run: RunFile) -> Conduct:
     if config.inner is not None:
         inner = run.make("task_sets", config.inner)
         return Conduct(run, source=None, inner=inner, judges=None, own_verifiers=verifiers)
-    source = this_run(run) if config.buffer_dir == SELF else _saved_run(config.buffer_dir, run)
+    folder = config.buffer_dir
+    source = _saved_run(folder, run) if isinstance(folder, Path) else this_run(run)
     return Conduct(
         run,
         source=source,

@@ -69,7 +69,7 @@ class Summary:
     """Their tasks, the first `LISTED_TASKS` of them."""
     model: Path | None = None
     checkpoint: Path | None = None
-    """The last whole one of this start."""
+    """The newest whole one of the run."""
     missed_checkpoints: int = 0
     """Those that could not be written."""
 
@@ -194,6 +194,8 @@ def closing_lines(summary: Summary) -> Sequence[str]:
     lines.append(
         (f"metrics:  {metrics}, " if metrics.is_file() else "") + f"summary: {summary.output / 'summary.json'}"
     )
+    if summary.ended == "completed" and summary.message:
+        lines.append(summary.message)
     if summary.checkpoint:
         lines.append(f"checkpoint: {summary.checkpoint}")
     if summary.missed_checkpoints:
