@@ -5,9 +5,9 @@ import asyncio
 import random
 from collections import Counter, defaultdict
 from dataclasses import dataclass
-from pathlib import Path
 from unittest.mock import patch
 
+from contexts import CONTEXT
 from simulated_parts import (
     HELD_OUT,
     MODES,
@@ -25,10 +25,7 @@ from virtual_time import VirtualLoop, where
 from reroll.api import (
     EngineError,
     PluginError,
-    Protocol,
     RerollError,
-    RunContext,
-    Seeds,
     Selection,
     TrainingError,
     WorkerDied,
@@ -432,21 +429,6 @@ def drive(run, writers=(), most_turns=None):
             runner.run(run.whole(writers))
         except (RerollError, OSError, asyncio.CancelledError) as error:
             run.error = error
-
-
-CONTEXT = RunContext(
-    run_id="run",
-    name="simulation",
-    attempt="attempt",
-    fresh=True,
-    start_rollout_id=0,
-    model="simulated",
-    checkpoint={"config.json": {"size": 2, "mtime": 0.0, "sha256": "0" * 64}},
-    protocol=Protocol({}, 100, "single_turn", [], "", "", "", {}, "exclude", True),
-    seeds=Seeds(0, 0, 0),
-    output=Path("simulated"),
-    data={},
-)
 
 
 def make_session(run, writers):

@@ -74,7 +74,7 @@ def test_the_package_gives_its_parts_to_reroll():
 def test_a_run_is_planned_without_harbor(run_file):
     done = reroll("plan", str(run_file), "--json")
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["settings"]["rollout"]["harness"]["name"] == "harbor"
+    assert json.loads(done.stdout)["explicit"]["rollout"]["harness"]["name"] == "harbor"
 
 
 def test_the_run_file_of_the_readme_resolves(tmp_path):
@@ -83,7 +83,9 @@ def test_the_run_file_of_the_readme_resolves(tmp_path):
     (tmp_path / "run.toml").write_text(text)
     done = reroll("plan", str(tmp_path / "run.toml"), "--json")
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["settings"]["rollout"]["harness"]["environment"] == "podman"
+    plan = json.loads(done.stdout)
+    kept = {**plan["defaults"]["rollout"], **plan["explicit"]["rollout"]}["harness"]
+    assert kept["environment"] == "podman"
 
 
 def test_validate_says_what_to_install(run_file):

@@ -2,9 +2,11 @@
 
 import json
 import logging
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from contexts import CONTEXT
 
 from reroll.api import CheckpointError, Decision, Group, RecordWriter, RenderedPrompt, Task, Trace, Tracker
 from reroll.reporting.trackers import JsonlTracker, Trackers
@@ -38,14 +40,14 @@ class Listener(Tracker):
 
 
 def everything(trackers):
-    trackers.open("context")
+    trackers.open(CONTEXT)
     trackers.log(1, {"train/loss": 0.5})
     trackers.log(2, {"train/loss": 0.25})
     trackers.close()
 
 
 ALL_HEARD = [
-    ("open", "context"),
+    ("open", CONTEXT),
     ("log", 1, {"train/loss": 0.5}),
     ("log", 2, {"train/loss": 0.25}),
     ("close",),
@@ -116,7 +118,7 @@ def test_jsonl_that_was_never_opened_can_be_closed(tmp_path):
 def test_a_folder_that_cannot_be_written_costs_the_metrics_and_nothing_else(tmp_path):
     listener = Listener()
     trackers = Trackers([JsonlTracker(), listener])
-    context = SimpleNamespace(output=tmp_path / "nowhere")
+    context = replace(CONTEXT, output=tmp_path / "nowhere")
     trackers.open(context)
     trackers.log(1, {"train/loss": 0.5})
     trackers.close()

@@ -74,6 +74,11 @@ class HarborHarness(Harness):
     """
 
     name = "harbor"
+    metrics_logged = {
+        "harbor/timeouts": ("share", "of trials that Harbor broke off"),
+        "harbor/setup_seconds": ("s", "until the environment was there, mean per trial"),
+        "harbor/verifier_seconds": ("s", "that Harbor's verifier took, mean per trial"),
+    }
     calls_tools = True
     resumable = False
     Config = HarborConfig

@@ -130,8 +130,8 @@ def pipeline_metrics(ledger: Mapping[str, int], retried: int) -> dict[str, float
 
 
 def step_metrics(step: Mapping[str, Any]) -> dict[str, float | str]:
-    """Of one optimizer step."""
-    return {f"train/{name}": value for name, value in step.items()}
+    """Of one optimizer step; what has a room of its own keeps it."""
+    return {name if "/" in name else f"train/{name}": value for name, value in step.items()}
 
 
 def training_metrics(steps: Sequence[Mapping[str, Any]]) -> dict[str, float]:

@@ -14,6 +14,9 @@ def reroll_config_sections() -> list[type[ConfigSection]]:
 
 @hookimpl
 def reroll_trackers() -> list[type[Tracker]]:
+    from reroll.reporting.to_tensorboard import TensorBoardTracker
+    from reroll.reporting.to_trackio import TrackioTracker
+    from reroll.reporting.to_wandb import WandbTracker
     from reroll.reporting.trackers import JsonlTracker
 
-    return [JsonlTracker]
+    return [JsonlTracker, TensorBoardTracker, TrackioTracker, WandbTracker]

@@ -48,6 +48,13 @@ class StoreWriter(RecordWriter):
     """
 
     name = "records"
+    metrics_logged = {
+        "rollout/records/queued_total": ("records", "handed to the writer by this start"),
+        "rollout/records/written_total": ("records", "written by it"),
+        "rollout/records/dropped_total": ("records", "dropped because the writer was behind"),
+        "rollout/records/failed_total": ("records", "that could not be written"),
+        "rollout/records/pending": ("records", "waiting to be written"),
+    }
 
     def __init__(self, settings: RecordsSection) -> None:
         super().__init__()
