@@ -119,3 +119,17 @@ def test_the_verifier_benchmark_judges_cases_and_hostile_answers(tmp_path):
         assert all(one["score"] in (None, 0.0) for one in mixture["hostile"].values())
         assert mixture["orphans"] == 0 and mixture["memory_bytes"] > 0
     assert {"median", "p99", "inline integer"} <= set(numbers["ratios"])
+
+
+@pytest.mark.slow
+def test_the_diagnostics_benchmark_compares_steps_and_publications_of_one_run(tmp_path):
+    file = tmp_path / "numbers.json"
+    command = [sys.executable, str(BENCHMARKS / "diagnostics.py"), "--hidden", "64", "--layers", "1", "--steps", "6"]
+    ended = subprocess.run([*command, "--json", str(file)], capture_output=True, text=True, timeout=250)
+    assert ended.returncode == 0, ended.stderr
+    assert "diagnostic publication:" in ended.stdout
+    numbers = json.loads(file.read_text())
+    assert numbers["steps"] == 4
+    for name in ("step", "publication"):
+        item = numbers[name]
+        assert item["ratio"] == item["diagnostic_seconds"] / item["plain_seconds"] > 0

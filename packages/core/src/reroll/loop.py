@@ -18,6 +18,8 @@ class NothingToLearn(RerollError):
 async def train(session: Session) -> None:
     """Runs every collection; returns early when the data runs out."""
     async with session.producing():
+        if session.exit_after is not None:
+            return await session.only_generate(session.exit_after)
         await session.evaluate(every_set=session.context.fresh and not session.evaluation.skip_eval_before_train)
         empty, collection = 0, None
         for rollout_id in session.collections:

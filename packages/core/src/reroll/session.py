@@ -79,6 +79,8 @@ class Session:
     """None where the run makes none."""
     turns: TakingTurns | None = None
     """Where engines and trainer share devices."""
+    exit_after: int | None = None
+    """Collections after which this start ends, without training on any; None trains."""
     _evaluated: dict[str, int] = field(default_factory=dict)
     _began: float | None = None
     _warned: set[str] = field(default_factory=set)
@@ -213,6 +215,17 @@ class Session:
         if collection is not None:
             self._warn(item.group for item in collection.groups)
         return collection
+
+    async def only_generate(self, count: int) -> None:
+        """Saves the next `count` collections, as whole as those that are trained on."""
+        for rollout_id in self.collections[:count]:
+            collection = await self.collect()
+            if collection is None:
+                self.tell_end_of_data(rollout_id)
+                break
+            self._consume(collection, await self.save(collection))
+            self.report(collection, [], None)
+        self.summary.message = f"debug.exit_after_rollout = {count}: collections were saved and not trained on"
 
     def tell_end_of_data(self, collections: int) -> None:
         """Says that there is nothing more, and what became of what was dispatched."""
@@ -374,6 +387,7 @@ class Session:
         for earlier, step in enumerate(steps[:-1], self.trainer.version - len(steps) + 1):
             self.trackers.log(earlier, step_metrics(step))
         self.trackers.log(self.trainer.version, {**metrics, **(step_metrics(steps[-1]) if steps else {})})
+        self.trackers.log_groups(self.trainer.version, collection.rollout_id, decided)
         self.display.collected(collection.rollout_id + 1, self.trainer.version, metrics)
         assert self._began is not None, "collect() comes first"
         summary.training_wall_seconds = (
@@ -400,7 +414,7 @@ class Session:
         self.summary.engine_restarts = totals.engine_restarts
         self.summary.engine_absent_seconds = totals.engine_absent_seconds
         if self.checkpoints is not None:
-            self.summary.checkpoint = self.checkpoints.last
+            self.summary.checkpoint = self.checkpoints.last or self.summary.checkpoint
             self.summary.missed_checkpoints = self.checkpoints.missed
 
 

@@ -504,3 +504,23 @@ def test_an_engine_that_comes_back_with_other_tensors_stays_out(comparable):
         await comes_back(setting, 1)
 
     run(scenario, check_equal=True)
+
+
+def test_weights_are_compared_at_the_first_publication_after_each_interval():
+    async def scenario(setting):
+        setting.publisher.check_interval = 3
+        setting.engines[1].broken = True
+        for version in (1, 2):
+            assert (await setting.publish(version)).attempts == 1
+        with pytest.raises(RerollError, match="engine second served other tensors"):
+            await setting.publish(4)
+        with pytest.raises(RerollError, match="engine second served other tensors"):
+            await setting.publish(4)
+        setting.engines[1].broken = False
+        await setting.publish(4)
+        setting.engines[1].broken = True
+        await setting.publish(5)
+        with pytest.raises(RerollError, match="engine second served other tensors"):
+            await setting.publish(6)
+
+    run(scenario)

@@ -4,7 +4,8 @@ import pytest
 
 from reroll.api import RunFileError
 from reroll.config import load_run_file
-from reroll.plan import collection_size, correction, make_plan, size_problems
+from reroll.plan import collection_size, correction, size_problems
+from reroll.planning.report import make_plan
 from reroll.plugins import load_plugins
 from reroll.rollouts.async_config import AsyncSection
 from reroll.rollouts.config import RolloutSection

@@ -65,7 +65,7 @@ def run_of(folder, *overrides):
 
 
 @asynccontextmanager
-async def ranks_of(folder, model, size, *overrides, steps=100, context=None, before=None):
+async def ranks_of(folder, model, size, *overrides, steps=100, context=None, before=None, diagnose=None):
     """A trainer of `size` ranks on the model, with `overrides` of the run file. Ranks are forked, see
     `forked_workers`."""
     run = run_of(folder, f"trainer.num_ranks={size}", *overrides)
@@ -84,6 +84,7 @@ async def ranks_of(folder, model, size, *overrides, steps=100, context=None, bef
                 scoring_pass=bool(scoring_reasons(run)),
                 seed=0,
                 logs=Path(folder) / f"logs-{size}",
+                diagnostic_interval=diagnose,
             )
         yield trainer
     finally:
@@ -103,11 +104,11 @@ def distance(one, other):
     return (difference / sum(float(tensor.double().square().sum()) for tensor in one.values())) ** 0.5
 
 
-def trained(folder, model, size, collections, *overrides, before=None):
+def trained(folder, model, size, collections, *overrides, before=None, diagnose=None):
     """Metrics of every step, and the weights after the last one."""
 
     async def work():
-        async with ranks_of(folder, model, size, *overrides, before=before) as trainer:
+        async with ranks_of(folder, model, size, *overrides, before=before, diagnose=diagnose) as trainer:
             metrics = [step for samples in collections for step in await trainer.train(samples)]
             return metrics, await weights_of(trainer, Path(folder) / f"weights-{size}")
 

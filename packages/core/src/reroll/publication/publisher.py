@@ -49,6 +49,7 @@ class Publisher:
     Attributes:
         warn: called with what the user should know of a publication that goes on all the same.
         check_equal: what engines serve afterwards is compared, with each other and with the source.
+        check_interval: the same at the first publication after each so many versions; None for never.
     """
 
     mode: PublicationMode
@@ -60,9 +61,12 @@ class Publisher:
     timeout: float
     warn: Callable[[str], None] = lambda message: None
     check_equal: bool = False
+    check_interval: int | None = None
     fleet: Fleet = field(init=False)
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
     """Publications and readmissions exclude each other."""
+    _published: int = field(default=0, init=False)
+    """The version that engines were last brought to."""
     _attempting: asyncio.Task[PublicationReport] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -248,10 +252,15 @@ class Publisher:
                     "every engine"
                 )
         engines = [self.engines[number] for number in sorted(numbers)]
-        if self.check_equal:
+        if self.check_equal or self._check_is_due(version):
             await check_equal(engines, self.source)
+        self._published = version
         fleet.doubtful.clear()
         return replace(report, version=version, mode=name, engines=[engine.address for engine in engines])
+
+    def _check_is_due(self, version: int) -> bool:
+        interval = self.check_interval
+        return interval is not None and version // interval > self._published // interval
 
     async def _finish(self) -> None:
         await within(ANSWER_SECONDS, self.transport.finish(), f"transport {self.transport.name!r}, asked to finish,")

@@ -22,11 +22,11 @@ class RolloutSection(ConfigSection):
     section: ClassVar[str] = "rollout"
 
     num_rollout: int = Field(10, gt=0)
-    """Collections of the run."""
+    """Collections of the run, which ends after them."""
     rollout_batch_size: int = Field(16, gt=0)
-    """Prompts of one collection."""
+    """Prompts of one collection: with more, its optimizer steps are larger, or more with trainer.global_batch_size."""
     n_samples_per_prompt: int = Field(8, gt=1)
-    """Responses of one group."""
+    """Responses of one group: more estimate advantages better, and cost as much more generation."""
     temperature: float = Field(1.0, ge=1e-3)
     """Logits are divided by it, in the engine and in the trainer."""
     top_p: float = Field(1.0, gt=0, le=1)
@@ -36,19 +36,19 @@ class RolloutSection(ConfigSection):
     min_p: float = Field(0.0, ge=0, lt=1)
     """Draw among tokens at least this likely, relative to the most likely one."""
     rollout_max_response_len: int = Field(128, gt=0)
-    """Most tokens of a response."""
+    """Most tokens of a response; a longer one is cut off there."""
     rollout_max_prompt_len: int = Field(512, gt=0)
     """Longer prompts are skipped, and counted."""
     rollout_max_context_len: int | None = Field(None, gt=1)
     """Most tokens of prompt and response together; by default the two lengths added."""
     stop: list[Annotated[str, Field(min_length=1)]] = []
-    """Strings that end a response."""
+    """Strings that end a response where they appear in it."""
     stop_token_ids: list[Annotated[int, Field(ge=0)]] = []
     """Tokens that end a response, beside the model's own end-of-sequence ids."""
     seed: int | None = None
-    """Sampling; by default `run.seed`."""
+    """Sampling: another seed draws other responses; by default `run.seed`."""
     harness: Annotated[Selection, Hook("harnesses")] = Selection(name="single_turn")
-    """How a task becomes a conversation."""
+    """How a task becomes a conversation: one answer, or turns in which tools are called."""
     group_filters: Annotated[list[Selection], Hook("group_filters")] = [Selection(name="zero_variance")]
     """What decides whether a scored group is trained on; the first that does not pass it decides."""
     failure_policy: Literal["exclude"] | float = "exclude"
@@ -186,11 +186,11 @@ class EvalSet(Config):
     eval_interval: int | None = Field(None, gt=0)
     """Optimizer steps between evaluations; by default `eval.eval_interval`."""
     n_samples_per_eval_prompt: int = Field(1, gt=0)
-    """Responses of each task."""
+    """Responses of each task: more of them measure it more closely."""
     temperature: float = Field(0.0, ge=0)
     """0 takes the most likely token; otherwise at least 0.001."""
     top_p: float = Field(1.0, gt=0, le=1)
-    """Nucleus sampling."""
+    """Nucleus sampling: draw among the most likely tokens that have this probability together; 1 switches it off."""
     top_k: int = Field(-1, ge=-1)
     """Draw among the k most likely tokens; -1 switches it off."""
     max_response_len: int | None = Field(None, gt=0)

@@ -37,9 +37,9 @@ def within(weights_N: Tensor, low: float, high: float) -> Tensor:
 
 class TisConfig(Config):
     tis_clip: float = Field(2.0, gt=0)
-    """Upper bound of the importance weight."""
+    """Upper bound of the importance weight: lower limits how much a token counts that the trainer finds likelier."""
     tis_clip_low: float = Field(0.0, ge=0)
-    """Lower bound of the importance weight."""
+    """Lower bound of the importance weight: above 0, a token that the trainer finds unlikely still counts so much."""
 
     @model_validator(mode="after")
     def _band(self) -> TisConfig:
@@ -93,9 +93,9 @@ class MisConfig(Config):
     mode: Literal["truncate", "mask"] = "mask"
     """Weights outside the bounds: "truncate" moves them to the nearer one, "mask" drops what they belong to."""
     mis_clip: float = Field(2.0, gt=0)
-    """Upper bound of the weight."""
+    """Upper bound of the weight: lower truncates or drops more of what the trainer finds likelier."""
     mis_clip_low: float = Field(0.0, ge=0)
-    """Lower bound of the weight."""
+    """Lower bound of the weight: higher truncates or drops more of what the trainer finds unlikely."""
 
     @model_validator(mode="after")
     def _band(self) -> MisConfig:

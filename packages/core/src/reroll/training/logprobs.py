@@ -14,13 +14,7 @@ from torch import Tensor
 from reroll.api import TrainingError
 from reroll.training.attention import packed_arguments
 from reroll.training.batching import MicroBatch
-
-CHUNK_ELEMENTS = {"cpu": 4_000_000, "cuda": 128_000_000}
-"""By device: logits held at once (16 and 512 MB in float32). Fewer would leave a GPU reading the output embedding more
-often than it multiplies with it."""
-KEPT_ELEMENTS = {"cpu": 32_000_000, "cuda": 512_000_000}
-"""By device: logits of a micro-batch that are kept for the backward pass, instead of being computed again, if all of
-them are no more than this (128 MB and 2 GB)."""
+from reroll.training.limits import CHUNK_ELEMENTS, KEPT_ELEMENTS
 
 
 class LogitShape(NamedTuple):

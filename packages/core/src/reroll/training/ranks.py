@@ -93,6 +93,14 @@ class Ranks:
         dist.all_reduce(tensor)
         return dict(zip(names, tensor.tolist(), strict=True))
 
+    def gather(self, values: torch.Tensor) -> torch.Tensor:
+        """The values of all ranks, those of rank 0 first, on the CPU; their number may differ from rank to rank."""
+        if self.size == 1:
+            return values.cpu()
+        parts = [torch.empty(0)] * self.size
+        dist.all_gather_object(parts, values.cpu())
+        return torch.cat(parts)
+
     def meet(self) -> None:
         """Waits until every rank is here."""
         self.sum({"here": 1.0})

@@ -13,6 +13,7 @@ from torch import Tensor
 from reroll.api import Correction, TrainingError
 from reroll.training.batching import MicroBatch, micro_batch
 from reroll.training.cut import RankStep, StepTotals
+from reroll.training.diagnostics import Diagnosis
 from reroll.training.objective import Recipe, policy_objective, token_weights
 from reroll.training.policy import Policy
 from reroll.training.ranks import Ranks
@@ -44,6 +45,7 @@ class StepSettings:
     packed: bool = False
     dropout: bool = False
     max_train_rollout_logprob_abs_diff: float | None = None
+    diagnostic_interval: int | None = None
 
 
 class PolicyTrainer:
@@ -112,14 +114,17 @@ class PolicyTrainer:
             done, scores = "checked", self.score([part])[0]
         rate = self._set_learning_rate()
         self.optimizer.zero_grad(set_to_none=True)
+        diagnosis = self._diagnosis()
         metrics = self.ranks.sum(
-            self.accumulate_gradients(batches, part.totals, scores, anchored=done == "standalone")
+            self.accumulate_gradients(batches, part.totals, scores, done == "standalone", diagnosis)
             | {
                 "forward_tokens": sum(batch.tokens for batch in batches if batch.responses),
                 "padding_tokens": sum(batch.padding for batch in batches if batch.responses),
             }
         )
         self._check_agreement(metrics, done)
+        if diagnosis is not None:
+            diagnosis.before_update()
         norm = self._clip()
         if not all(torch.isfinite(torch.tensor([norm, metrics["loss"]]))):
             raise TrainingError(
@@ -135,9 +140,12 @@ class PolicyTrainer:
                 f"step {self.version} made weights that are not finite (lr {rate}, gradient norm {norm}); they are "
                 "neither published, saved nor exported. Lower trainer.lr or trainer.weight_decay"
             )
+        if diagnosis is not None:
+            diagnosis.after_update()
         padded = metrics["forward_tokens"] + metrics["padding_tokens"]
         return {
             **metrics,
+            **(diagnosis.metrics() if diagnosis is not None else {}),
             "padding_fraction": metrics["padding_tokens"] / padded,
             "grad_norm": norm,
             "lr": rate,
@@ -146,6 +154,12 @@ class PolicyTrainer:
             "scoring_pass": done,
             "seconds": time.perf_counter() - start,
         }
+
+    def _diagnosis(self) -> Diagnosis | None:
+        """For the step that is about to be made, if it is a diagnostic one."""
+        interval = self.settings.diagnostic_interval
+        due = interval is not None and (self.version + 1) % interval == 0
+        return Diagnosis(self.policy, self.ranks) if due else None
 
     def _set_learning_rate(self) -> float:
         rate = learning_rate(
@@ -186,12 +200,18 @@ class PolicyTrainer:
             )
 
     def accumulate_gradients(
-        self, batches: Sequence[MicroBatch], totals: StepTotals, scores: StepScores | None, anchored: bool = True
+        self,
+        batches: Sequence[MicroBatch],
+        totals: StepTotals,
+        scores: StepScores | None,
+        anchored: bool = True,
+        diagnosis: Diagnosis | None = None,
     ) -> dict[str, float]:
         """Adds the step's gradient, one micro-batch after the other; this rank's share of the step's metrics.
 
         Args:
             anchored: `scores` are the anchor; otherwise the training forward is, and is compared with them.
+            diagnosis: is shown the log-probabilities.
         """
         sums: dict[str, Tensor] = {}
 
@@ -223,6 +243,8 @@ class PolicyTrainer:
             for name, value in metrics.items():
                 add(name, value)
             add("train_rollout_logprob_abs_diff", (old_N - batch.rollout_logprobs_N).abs().sum() / totals.tokens)
+            if diagnosis is not None:
+                diagnosis.compare(batch, old_N)
             if scores is not None and not anchored:
                 add("scoring_gap", (scores.policy[index] - current_N).abs().sum() / totals.tokens)
         # A device is waited for once, when all of it is under way.

@@ -216,11 +216,13 @@ async def start_trainer(
     scoring_pass: bool,
     seed: int,
     logs: Path,
+    diagnostic_interval: int | None = None,
 ) -> Trainer:
     """Starts the ranks and loads the model.
 
     Args:
         scoring_pass: whether the standalone scoring pass runs at every collection.
+        diagnostic_interval: optimizer steps from one diagnostic step to the next; None for none.
     """
     objective, section = run.get(ObjectiveSection), run.get(TrainerSection)
     size = section.num_ranks
@@ -232,7 +234,8 @@ async def start_trainer(
         model_directory,
         temperature,
         objective.recipe() | {"constant_length": constant_length},
-        section.step_settings(total_steps) | {"use_rollout_logprobs": objective.use_rollout_logprobs},
+        section.step_settings(total_steps)
+        | {"use_rollout_logprobs": objective.use_rollout_logprobs, "diagnostic_interval": diagnostic_interval},
         section.scoring_rule(scoring_pass),
         _correction(run, correction),
         objective.needs_reference,
@@ -272,7 +275,7 @@ def _spec(section: TrainerSection, rank: int, devices: int | None, seed: int, lo
             "OMP_NUM_THREADS": str(section.threads),
             "HF_HUB_OFFLINE": "1",
             **visible,
-            **_allocator(),
+            **_allocator(section),
         },
         log=logs / f"{name}.log",
         gpus=int(on_gpu),
@@ -291,10 +294,10 @@ def _visible_device(rank: int, device: str) -> str:
     return devices[rank] if rank < len(devices) else ""
 
 
-def _allocator() -> dict[str, str]:
+def _allocator(section: TrainerSection) -> dict[str, str]:
     """Micro-batches differ in shape: segments that grow waste less than ones of fixed sizes."""
     names = {"PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"}
-    return {} if names & set(os.environ) else {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
+    return {} if names & {*os.environ, *section.env_vars} else {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
 
 
 def _correction(run: RunFile, selection: Selection | None) -> tuple[str, dict[str, object]] | None:

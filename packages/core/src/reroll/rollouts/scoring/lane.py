@@ -173,7 +173,8 @@ class Lane:
         if code is None:
             return None
         words = last_lines(self.worker.log)
-        return f"worker {self.worker.name!r} {describe_exit(code)}" + (f"; its last words:\n{words}" if words else "")
+        how = f"{describe_exit(code)}{self.worker.given_up}"
+        return f"worker {self.worker.name!r} {how}" + (f"; its last words:\n{words}" if words else "")
 
     def kill(self) -> None:
         """Ends the worker and what it started. Its process group has its number."""
