@@ -18,6 +18,8 @@ from reroll.api import (
     WorkerDied,
     counted,
 )
+from reroll.caches.compilers import held_cache
+from reroll.caches.config import CompilerCacheSection
 from reroll.checkpoints.config import CheckpointSection
 from reroll.checkpoints.saver import Checkpointer
 from reroll.checkpoints.state import Identity
@@ -32,6 +34,7 @@ from reroll.models.files import ModelFiles, resolve_model
 from reroll.parts import engine_class, engine_context, make_maker, make_prompt_filters
 from reroll.placement.colocation import HeldAdmission, TakingTurns
 from reroll.placement.config import PlacementSection
+from reroll.placement.with_environment import WithEnvironment
 from reroll.plan import (
     collection_size,
     constant_length,
@@ -42,7 +45,7 @@ from reroll.plan import (
 )
 from reroll.publication.publisher import Publisher
 from reroll.publication.recovery import Recovery
-from reroll.reporting.config import TrackersSection
+from reroll.reporting.config import OutputSection, TrackersSection
 from reroll.reporting.display import Display
 from reroll.reporting.summary import Summary
 from reroll.reporting.trackers import Trackers
@@ -57,6 +60,7 @@ from reroll.rollouts.producer import Producer
 from reroll.rollouts.replayed import SavedCollections
 from reroll.rollouts.scoring.scorer import Scorer
 from reroll.serving.config import ServingSection
+from reroll.serving.environment import engine_environment
 from reroll.serving.router import LeastOutstandingTokensRouter
 from reroll.session import Session
 from reroll.sources import TaskSets, make_cursor, make_evaluators, make_plans
@@ -64,6 +68,7 @@ from reroll.tasks.cursor import Cursor
 from reroll.tasks.mixture import Mixture
 from reroll.tasks.render import Renderer
 from reroll.training.config import ObjectiveSection, TrainerSection
+from reroll.training.environment import trainer_environment
 from reroll.training.trainer import Trainer, start_trainer, trainer_specs
 from reroll.workers.together import together, uninterrupted
 
@@ -92,7 +97,8 @@ async def open_session(
     (output / "context.json").write_text(json.dumps(context.to_json(), indent=2) + "\n", "utf-8")
     parts = AsyncExitStack()
     try:
-        trackers = Trackers([run.make("trackers", item) for item in run.get(TrackersSection).names], display.warn)
+        sinks = [run.make("trackers", item) for item in run.get(TrackersSection).names]
+        trackers = Trackers(sinks, display.warn, run.get(OutputSection).rollout_sample_rate)
         parts.callback(trackers.close)
         trackers.open(context)
         writers = [] if replayed else [given.cls for given in run.plugins.all("record_writers").values()]
@@ -101,6 +107,8 @@ async def open_session(
         for prompt_filter in filters.values():
             prompt_filter.open(context)  # before anything is begun, since it may refuse the run
         events.open(context)
+        environments = (trainer_environment(run), engine_environment(run))
+        parts.enter_context(held_cache(run.get(CompilerCacheSection), environments))
         placement: Placement = run.make("placements", run.get(PlacementSection).backend)
         placement.on_death = on_death
         parts.push_async_callback(placement.close)
@@ -148,6 +156,7 @@ async def open_session(
             display=display,
             summary=summary,
             checkpoints=checkpoints,
+            exit_after=run.get(DebugSection).exit_after_rollout,
         )
         if start.resumed is not None:
             await _go_on(session, start.resumed)
@@ -237,6 +246,7 @@ def _publisher(
         timeout=serving.publication_timeout,
         warn=display.warn,
         check_equal=serving.check_weight_update_equal,
+        check_interval=run.get(DebugSection).diagnostic_interval,
     )
 
 
@@ -285,7 +295,7 @@ async def _start_trainer(
     rollout = run.get(RolloutSection)
     return await start_trainer(
         run,
-        placement,
+        WithEnvironment(placement, trainer_environment(run)),
         model_directory=files.directory,
         temperature=rollout.temperature,
         global_batch_size=global_batch_size(run),
@@ -295,4 +305,5 @@ async def _start_trainer(
         scoring_pass=bool(scoring_reasons(run)),
         seed=seed,
         logs=output / "logs",
+        diagnostic_interval=run.get(DebugSection).diagnostic_interval,
     )

@@ -9,11 +9,13 @@ from typing import Any
 from reroll.api import Engine, EngineContext, Placement, PluginError, PromptFilter
 from reroll.config import LoadedRunFile
 from reroll.models.files import ModelFiles
+from reroll.placement.with_environment import WithEnvironment
 from reroll.rollouts.admission import GroupAdmission
 from reroll.rollouts.config import RolloutSection, seeds
 from reroll.rollouts.groups import GroupMaker
 from reroll.rollouts.scoring.scorer import Scorer
 from reroll.serving.config import ServingSection
+from reroll.serving.environment import engine_environment
 from reroll.serving.router import LeastOutstandingTokensRouter
 from reroll.tasks.config import DataSection
 from reroll.tasks.installed import InstalledTools
@@ -82,4 +84,5 @@ def engine_context(
     """What engine `number` of the run is started with; see `EngineContext`."""
     name = f"engine-{number}"
     log = output / "logs" / f"{name}.log"
-    return EngineContext(name, files.directory, 0, placement, log, number, run, share_devices, warn)
+    own = WithEnvironment(placement, engine_environment(run))
+    return EngineContext(name, files.directory, 0, own, log, number, run, share_devices, warn)

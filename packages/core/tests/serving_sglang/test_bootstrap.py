@@ -9,7 +9,7 @@ import sys
 
 import psutil
 
-from reroll.serving.sglang.launcher import BOOTSTRAP
+from reroll.serving.sglang.command import BOOTSTRAP
 
 STAND_IN = {
     "uvicorn.py": "class Server:\n    def run(self): ...\n",

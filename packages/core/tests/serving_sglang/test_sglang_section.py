@@ -13,7 +13,7 @@ import tomli_w
 from reroll.api import RunFileError
 from reroll.config import LoadedRunFile, load_run_file
 from reroll.plugins import load_plugins
-from reroll.serving.sglang.options import SNAPSHOT, sglang_options
+from reroll.serving.sglang.options import HOLD_JSON, SNAPSHOT, sglang_options
 from reroll.serving.sglang.section import SGLangSection
 
 BASE = {"model": {"path": "builtin:tiny-math"}, "data": {"verifiers": ["exact_match"]}}
@@ -245,6 +245,8 @@ def meant(option, value):
         return 8000
     if option.kind.startswith("json") and isinstance(value, str):
         return json.loads(value)
+    if isinstance(value, dict) and (option.name in HOLD_JSON or option.default == "{}"):
+        return json.dumps(value)  # its parser keeps the text, which SGLang reads later
     return value
 
 

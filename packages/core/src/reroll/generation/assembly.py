@@ -11,6 +11,8 @@ from pathlib import Path
 import tomli_w
 
 from reroll.api import Engine, Placement, PromptFilter, RunContext, Seeds, WorkerDied
+from reroll.caches.compilers import held_cache
+from reroll.caches.config import CompilerCacheSection
 from reroll.config import LoadedRunFile
 from reroll.config.atomic import write_whole
 from reroll.generation.config import GenerationSection
@@ -41,6 +43,7 @@ from reroll.rollouts.events import GroupEvents
 from reroll.rollouts.scoring.contract import kind_of
 from reroll.rollouts.scoring.scorer import Scorer
 from reroll.serving.config import ServingSection
+from reroll.serving.environment import engine_environment
 from reroll.serving.router import LeastOutstandingTokensRouter
 from reroll.sources import TaskSets
 from reroll.tasks.render import Renderer
@@ -101,6 +104,7 @@ async def open_generation(
         for prompt_filter in filters.values():
             prompt_filter.open(context)  # before anything is begun, since it may refuse the run
         events.open(context)
+        parts.enter_context(held_cache(run.get(CompilerCacheSection), [engine_environment(run)]))
         placement: Placement = run.make("placements", run.get(PlacementSection).backend)
         placement.on_death = on_death
         parts.push_async_callback(placement.close)

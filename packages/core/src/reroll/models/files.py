@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from reroll.api import RerollError
+from reroll.config.folders import user_cache
 
 BUILTIN = "builtin:"
 PACKAGE = "package:"
@@ -142,10 +143,7 @@ def resolve_model(path: str) -> ModelFiles:
         if name not in known:
             raise ModelError(f"{path!r} is no built-in model; there are: {', '.join(BUILTIN + item for item in known)}")
         return ModelFiles(folder / name)
-    try:
-        found = _in_package(path.removeprefix(PACKAGE)) if path.startswith(PACKAGE) else Path(path).expanduser()
-    except RuntimeError as error:
-        raise ModelError(f"{path}: {error}") from None
+    found = located(path)
     if not found.exists():
         raise ModelError(
             f"{found} does not exist; model.path is a Hugging Face directory or a GGUF file on this machine"
@@ -155,6 +153,14 @@ def resolve_model(path: str) -> ModelFiles:
     if not (found / "config.json").exists():
         raise ModelError(f"{found} holds no config.json: it is no Hugging Face model directory{_of_run(found)}")
     return ModelFiles(found.resolve())
+
+
+def located(path: str) -> Path:
+    """The file or folder that a `model.path` other than a built-in one names; it need not exist."""
+    try:
+        return _in_package(path.removeprefix(PACKAGE)) if path.startswith(PACKAGE) else Path(path).expanduser()
+    except RuntimeError as error:
+        raise ModelError(f"{path}: {error}") from None
 
 
 def _of_run(folder: Path) -> str:
@@ -177,17 +183,24 @@ def _in_package(path: str) -> Path:
     return Path(next(iter(spec.submodule_search_locations))) / file
 
 
-def cache_directory() -> Path:
-    """Where converted models are kept: `REROLL_CACHE`, else the user's cache folder."""
-    base = os.environ.get("REROLL_CACHE")
-    return Path(base) if base else Path(os.environ.get("XDG_CACHE_HOME", "~/.cache")).expanduser() / "reroll"
+def converted_directory(gguf: Path) -> Path:
+    """Where a GGUF file is converted to."""
+    stat = gguf.stat()
+    digest = hashlib.sha256(f"{gguf}:{stat.st_size}:{stat.st_mtime_ns}".encode()).hexdigest()[:16]
+    return user_cache() / "gguf" / f"{gguf.stem}-{digest}"
+
+
+def model_directory(path: str) -> Path:
+    """The directory that `resolve_model` will give, whether or not it is there yet; nothing is converted."""
+    if path.startswith(BUILTIN):
+        return Path(str(resources.files("reroll.models"))) / "builtin" / path.removeprefix(BUILTIN)
+    found = located(path)
+    return converted_directory(found.resolve()) if found.suffix == ".gguf" and found.exists() else found.resolve()
 
 
 def _converted(gguf: Path) -> Path:
     """The Hugging Face directory made from a GGUF file, in a process of its own: it needs torch."""
-    stat = gguf.stat()
-    digest = hashlib.sha256(f"{gguf}:{stat.st_size}:{stat.st_mtime_ns}".encode()).hexdigest()[:16]
-    target = cache_directory() / "gguf" / f"{gguf.stem}-{digest}"
+    target = converted_directory(gguf)
     if not (target / "config.json").exists():
         target.parent.mkdir(parents=True, exist_ok=True)
         command = [sys.executable, "-m", "reroll.models.gguf", str(gguf), str(target)]

@@ -7,9 +7,10 @@ from reroll.api import ConfigSection, Placement, hookimpl
 
 @hookimpl
 def reroll_config_sections() -> list[type[ConfigSection]]:
+    from reroll.caches.config import CompilerCacheSection
     from reroll.placement.config import PlacementSection
 
-    return [PlacementSection]
+    return [CompilerCacheSection, PlacementSection]
 
 
 @hookimpl

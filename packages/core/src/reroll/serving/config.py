@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, model_validator
 
 from reroll.api import ConfigSection, Engine, Hook, Problem, RunFile, Selection
+from reroll.config.environment import environment_problems
 
 OF_SERVERS = (
     "urls",
@@ -23,6 +24,13 @@ OF_SERVERS = (
     "request_timeout",
 )
 """Keys for engines that are servers; the embedded engine reads none of them."""
+SET_FOR_ENGINES = {
+    "OMP_NUM_THREADS": "it follows from the engine's threads",
+    "TOKENIZERS_PARALLELISM": "an engine tokenizes nothing that it would have threads for",
+    "SGLANG_USE_CPU_ENGINE": "it follows from sglang.device",
+    "SGLANG_DISTRIBUTED_INIT_METHOD_OVERRIDE": "each server's ranks meet through a file of their own",
+}
+"""Variables that reroll sets for engines → what decides them."""
 OF_RECOVERY = ("engine_restarts", "recovery_timeout")
 """Keys for engines that can be started again."""
 
@@ -51,7 +59,7 @@ class ServingSection(ConfigSection):
     startup_timeout: float = Field(600.0, gt=0)
     """Seconds until a launched server is ready, or one of `urls` answers."""
     health_interval: float = Field(5.0, gt=0)
-    """Seconds between two questions whether a server is well."""
+    """Seconds between two questions whether a server is well; with fewer a loss is noticed sooner."""
     health_timeout: float = Field(20.0, gt=0)
     """Seconds without an answer after which a server counts as lost: to that question, which SGLang answers after a
     second at the earliest, or to any other that needs no work. Loads, and joining process groups, may take longer."""
@@ -63,6 +71,9 @@ class ServingSection(ConfigSection):
     recovery_timeout: float = Field(110.0, gt=0)
     """Seconds that starting a lost engine again may take, all tries together; loading it then may take
     `publication_timeout`. An engine that is not back by then is given up."""
+    env_vars: dict[str, str] = {}
+    """Variables in the environment of engines and of launched servers, as in { NCCL_DEBUG = "WARN" }: what libraries
+    read there. Names that reroll sets itself are refused, and so are secrets."""
     publication_mode: Annotated[Selection, Hook("publication_modes")] = Selection(name="barrier")
     """When engines take new weights: `barrier` (nothing is in flight), `engine_drain` (one engine after another) or
     `refresh` (in the middle of responses)."""
@@ -70,7 +81,7 @@ class ServingSection(ConfigSection):
     """How tensors reach engines: `disk` (any file system that both share), `shared_memory`, or `distributed` (broadcast
     in process groups; nothing is shared)."""
     publication_timeout: float = Field(300.0, gt=0)
-    """Seconds that one publication may take."""
+    """Seconds that one publication may take; one that takes longer has failed."""
     check_weight_update_equal: bool = False
     """Compare after every publication, to the bit, what all engines serve, and with the trainer where the engine's
     digest can be compared with its. A difference is a failed publication. Reads all weights of every engine."""
@@ -84,6 +95,7 @@ class ServingSection(ConfigSection):
 
     def problems(self, run: RunFile) -> Iterator[Problem]:
         yield from self._url_problems()
+        yield from environment_problems("serving.env_vars", self.env_vars, SET_FOR_ENGINES)
         if self.router is not None:
             if not self.urls and self.engine.name != "local":
                 yield Problem(
@@ -125,6 +137,12 @@ class ServingSection(ConfigSection):
             )
         if self.urls and self.python is not None:
             yield Problem("serving.python", "does nothing: with serving.urls no server is launched", "leave it out")
+        if self.urls and self.env_vars:
+            yield Problem(
+                "serving.env_vars",
+                "does nothing: with serving.urls no server is launched",
+                "set the variables where the servers are started",
+            )
         if self.api_key_env is not None and not self.urls:
             yield Problem(
                 "serving.api_key_env", "does nothing: a launched server gets a key of its own", "leave it out"

@@ -8,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field, model_validator
 
 from reroll.api import ConfigSection, Hook, Problem, RunFile, Selection
+from reroll.config.environment import environment_problems
 from reroll.training.schedule import DecayShape, DecayStyle
 
 
@@ -22,9 +23,9 @@ class ObjectiveSection(ConfigSection):
     bounds (eps_clip = 3e-4, eps_clip_high = 4e-4 in its paper); "cispo" weighs each token's log-probability by its
     clipped ratio, so that a clipped token still teaches."""
     eps_clip: float = Field(0.2, ge=0, lt=1)
-    """The policy ratio is clipped below at 1 - eps_clip."""
+    """The policy ratio is clipped below at 1 - eps_clip: larger lets one collection push tokens further down."""
     eps_clip_high: float = Field(0.28, ge=0)
-    """The policy ratio is clipped above at 1 + eps_clip_high."""
+    """The policy ratio is clipped above at 1 + eps_clip_high: larger lets one collection push tokens further up."""
     eps_clip_c: float | None = Field(None, gt=1)
     """Dual clip: a token of negative advantage A loses at most -eps_clip_c·A. Off by default; not for "cispo"."""
     calculate_per_token_loss: bool = False
@@ -33,13 +34,14 @@ class ObjectiveSection(ConfigSection):
     """True: responses that were cut off at the length limit are not trained on. Their rewards count in the advantages
     of their group all the same."""
     entropy_coef: float = Field(0.0, ge=0)
-    """Weight of the entropy bonus."""
+    """Weight of the entropy bonus in the loss: more of it keeps the policy from growing certain early."""
     use_kl_loss: bool = False
     """Adds a penalty on the distance to the starting checkpoint, kept as a frozen copy."""
     kl_loss_coef: float = Field(0.0, ge=0)
-    """Weight of that penalty; needs use_kl_loss."""
+    """Weight of that penalty: more of it holds the policy nearer to the starting checkpoint. Needs use_kl_loss."""
     kl_loss_type: Literal["k1", "k2", "k3", "low_var_kl"] = "low_var_kl"
-    """Estimator of the distance."""
+    """Estimator of the distance, of d = logπ - logπ_ref at each token: "k1" is d, "k2" d²/2, "k3" e^-d - 1 + d, never
+    negative; "low_var_kl" is k3 with d within ±20 and the result at most 10."""
     kl_coef: float = Field(0.0, ge=0)
     """KL penalty in the reward: kl_coef times the response's summed log-ratio to the starting checkpoint (k1, of the
     trainer's log-probabilities before the collection's first step) is taken off its reward before advantages."""
@@ -149,35 +151,38 @@ class TrainerSection(ConfigSection):
     max_sequence_length: int | None = Field(None, gt=1)
     """Longest prompt with response that is trained on; by default what `rollout` can produce."""
     lr: float = Field(1e-6, gt=0)
-    """Peak learning rate."""
+    """Peak learning rate: how far one optimizer step goes."""
     min_lr: float = Field(0.0, ge=0)
-    """Learning rate at the end of the decay."""
+    """Learning rate at the end of the decay, and from then on."""
     lr_decay_style: DecayStyle = "constant"
     """How the rate falls after warm-up; "wsd" (warm-up, stable, decay) only over the last lr_wsd_decay_iters steps."""
     lr_decay_iters: int | None = Field(None, gt=0)
     """Optimizer steps until min_lr, warm-up included; by default the whole run."""
     lr_warmup_iters: int | None = Field(None, ge=0)
-    """Optimizer steps over which the rate rises."""
+    """Optimizer steps over which the rate rises to `lr`; 0 begins with it."""
     lr_warmup_fraction: float | None = Field(None, ge=0, le=1)
-    """The same, as a part of lr_decay_iters."""
+    """The same, as a part of lr_decay_iters, or else of the whole run."""
     lr_warmup_init: float = Field(0.0, ge=0)
-    """Learning rate that warm-up starts from."""
+    """Learning rate that warm-up starts from, instead of 0."""
     lr_wsd_decay_iters: int | None = Field(None, gt=0)
     """With "wsd": steps before lr_decay_iters, or before the run's last, over which the rate falls to min_lr."""
     lr_wsd_decay_style: DecayShape | None = None
-    """With "wsd": how it falls; by default "linear"."""
+    """With "wsd": the curve along which it falls; by default "linear"."""
     weight_decay: float = Field(0.0, ge=0)
     """AdamW's decay of matrices; norms and biases are not decayed."""
     adam_beta1: float = Field(0.9, ge=0, lt=1)
-    """AdamW: decay of the mean of gradients."""
+    """AdamW: decay of the mean of gradients; nearer to 1, a step follows the gradients of more steps before it."""
     adam_beta2: float = Field(0.98, ge=0, lt=1)
-    """AdamW: decay of the mean of squared gradients."""
+    """AdamW: decay of the mean of squared gradients; nearer to 1, step sizes adapt more slowly."""
     adam_eps: float = Field(1e-8, gt=0)
-    """AdamW: added to the root of the mean square."""
+    """AdamW: added to the root of the mean square; larger, parameters with small gradients move less."""
     clip_grad: float = Field(1.0, ge=0)
-    """Largest norm of the whole gradient; 0 switches clipping off."""
+    """Largest norm of the whole gradient, which is scaled down to it where it is longer; 0 switches clipping off."""
     threads: int = Field(1, gt=0)
-    """Threads of a rank's process on a CPU."""
+    """Threads of a rank's process: how many cores its arithmetic uses on a CPU."""
+    env_vars: dict[str, str] = {}
+    """Variables in the environment of the ranks, as in { NCCL_DEBUG = "WARN" }: what libraries read there. Names that
+    reroll sets itself are refused, and so are secrets."""
 
     @model_validator(mode="after")
     def _either(self) -> TrainerSection:
@@ -217,6 +222,11 @@ class TrainerSection(ConfigSection):
                     'lr_decay_style = "wsd"'
                 )
         return self
+
+    def problems(self, run: RunFile) -> Iterator[Problem]:
+        yield from environment_problems(
+            "trainer.env_vars", self.env_vars, {"OMP_NUM_THREADS": "it follows from trainer.threads"}
+        )
 
     def scoring_rule(self, standalone: bool) -> dict[str, Any]:
         """Keyword arguments of `ScoringRule`."""

@@ -86,9 +86,10 @@ class RayWorker(CallingWorker):
             self._ending.set_result(error)
             await self._mourn()
         except Exception as error:
+            self.given_up = f"; its reply could not be read: {type(error).__name__}: {error}"
             self.kill()
             self._ending.set_result(error)
-            await self._mourn(f"; its reply could not be read: {type(error).__name__}: {error}")
+            await self._mourn()
 
     async def _how_it_ended(self) -> tuple[str, str]:
         await asyncio.wait([self._ending], timeout=ENDING_SECONDS)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from pydantic import Field
@@ -17,6 +18,8 @@ from reroll.api import (
     EngineError,
     EngineUnavailable,
     GenerationRequest,
+    PlannedEngine,
+    PlannedModel,
     RunFile,
     TensorSpec,
     WeightBucket,
@@ -95,13 +98,19 @@ class LocalEngine(Engine):
 
     @classmethod
     def worker_specs(cls, config: LocalEngineConfig, context: EngineContext) -> tuple[WorkerSpec]:
-        arguments = {
-            "model_dir": str(context.model_directory),
-            "version": context.version,
-            **config.model_dump(),
-        }
-        environment = {"OMP_NUM_THREADS": str(config.threads), "TOKENIZERS_PARALLELISM": "false"}
-        return (WorkerSpec(context.name, TARGET, arguments, environment, context.log, role="engine"),)
+        arguments = worker_arguments(config, context.model_directory, context.version)
+        return (WorkerSpec(context.name, TARGET, arguments, worker_environment(config), context.log, role="engine"),)
+
+    @classmethod
+    def planned(cls, config: LocalEngineConfig, run: RunFile, model: PlannedModel) -> PlannedEngine:
+        """Weights are served in float32, on the CPU; new ones stand beside them while a publication is staged."""
+        weights = None if model.parameters is None else 4 * model.parameters
+        return PlannedEngine(
+            worker=worker_arguments(config, model.directory, 0),
+            environment=worker_environment(config),
+            gpus=0,
+            memory={"weights": weights, "staged_weights": weights, "kv_cache": config.kv_cache_mb * 2**20},
+        )
 
     @classmethod
     def problems(cls, config: LocalEngineConfig, context_len: int) -> list[str]:
@@ -213,6 +222,24 @@ class LocalEngine(Engine):
 
     async def close(self) -> None:
         await self.worker.close()
+
+
+def worker_arguments(config: LocalEngineConfig, model_directory: Path, version: int) -> dict[str, Any]:
+    """Keyword arguments of `EngineWorker`."""
+    return {
+        "model_dir": str(model_directory),
+        "version": version,
+        "max_running_requests": config.max_running_requests,
+        "threads": config.threads,
+        "max_context_len": config.max_context_len,
+        "kv_cache_mb": config.kv_cache_mb,
+        "prefill_tokens": config.prefill_tokens,
+        "eos_token_ids": config.eos_token_ids,
+    }
+
+
+def worker_environment(config: LocalEngineConfig) -> dict[str, str]:
+    return {"OMP_NUM_THREADS": str(config.threads), "TOKENIZERS_PARALLELISM": "false"}
 
 
 def _pass_on(done: asyncio.Future[Completion], future: asyncio.Future[Completion]) -> None:

@@ -65,12 +65,17 @@ def main() -> None:
     uvicorn.Server.run = partial_method(uvicorn.Server.run, sockets=[listener])
     hide_in_logs(given["key"])
     load_plugins()
-    arguments = prepare_server_args([*given["arguments"], "--host", given["host"], "--port", str(port)])
+    arguments = prepare_server_args(server_arguments(given["arguments"], given["host"], str(port)))
     arguments.api_key = given["key"]
     try:
         run_server(arguments)
     finally:
         kill_process_tree(os.getpid(), include_parent=False)
+
+
+def server_arguments(arguments: list[str], host: str, port: str) -> list[str]:
+    """What SGLang's parser reads."""
+    return [*arguments, "--host", host, "--port", port]
 
 
 def hide_in_logs(key: str) -> None:

@@ -19,6 +19,8 @@ from reroll.api import (
     EngineError,
     EngineUnavailable,
     GenerationRequest,
+    PlannedEngine,
+    PlannedModel,
     RunFile,
     WeightBucket,
     WeightGroup,
@@ -126,6 +128,12 @@ class SGLangEngine(Engine):
         config = config or SGLangEngineConfig()
         settings = settings_of(context, config.max_concurrent_requests)
         return [] if settings.url else [launcher_spec(settings)]
+
+    @classmethod
+    def planned(cls, config: Any, run: RunFile, model: PlannedModel) -> PlannedEngine:
+        from reroll.serving.sglang.command import planned_server
+
+        return planned_server(run, model)
 
     async def _begin(self, again: bool = False) -> None:
         """From a server that starts to one that is ready, with nothing left of what it did for others."""

@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import IO
 
 from reroll.api import EngineError
+from reroll.serving.sglang.command import launch_command
 from reroll.workers.host import interface_of, own_host
 from reroll.workers.process import describe_exit, last_lines
-
-BOOTSTRAP = Path(__file__).with_name("bootstrap.py")
 
 
 class ServerLauncher:
@@ -68,7 +67,7 @@ class ServerLauncher:
 
     def _spawn(self, pipe: int, output: IO[bytes], environment: Mapping[str, str]) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [self.python, str(BOOTSTRAP), str(pipe)],
+            launch_command(self.python, str(pipe)),
             pass_fds=[pipe],
             stdin=subprocess.PIPE,
             stdout=output,

@@ -35,6 +35,11 @@ WANTED: Mapping[str, str] = {
 }
 
 
+HOLD_JSON = ("deepep_config", "hicache_storage_backend_extra_config", "hisparse_config", "kv_events_config")
+"""Options that SGLang's parser takes as text, and that SGLang reads as JSON later; so it does those whose default is an
+empty table."""
+
+
 @dataclass(frozen=True)
 class Option:
     """One option.
@@ -128,7 +133,7 @@ def sglang_options() -> Options:
     for name, given in read["options"].items():
         option = Option(
             name=name,
-            kind=given["type"],
+            kind="str_or_json" if name in HOLD_JSON or given["default"] == "{}" else given["type"],
             nargs=given.get("nargs"),
             choices=tuple(given["choices"]) if "choices" in given else None,
             aliases=tuple(given.get("aliases", ())),

@@ -19,6 +19,13 @@ from reroll.models.files import ModelFiles
 from reroll.serving.config import ServingSection
 from reroll.serving.limits import Limits
 from reroll.serving.sglang.client import SGLangClient
+from reroll.serving.sglang.command import (
+    server_device,
+    server_environment,
+    server_options,
+    server_python,
+    server_ranks,
+)
 from reroll.serving.sglang.section import SGLangSection
 from reroll.serving.sglang.versions import OF_THIS_PROCESS, PLAIN, VersionNames
 
@@ -82,8 +89,6 @@ def settings_of(context: EngineContext, connections: int) -> ServerSettings:
     """What `[serving]` and `[sglang]` say for the engine of this context."""
     serving = context.run.get(ServingSection) if context.run else ServingSection.model_validate({})
     options = context.run.get(SGLangSection) if context.run else SGLangSection()
-    given = options.by_name()
-    on_cpu = given.get("device") == "cpu"
     return ServerSettings(
         name=context.name,
         model_directory=context.model_directory,
@@ -93,19 +98,13 @@ def settings_of(context: EngineContext, connections: int) -> ServerSettings:
         url=serving.urls[context.number] if serving.urls else None,
         key=_key(serving),
         router=serving.router,
-        python=str(serving.python or sys.executable),
-        arguments=(
-            "--model-path",
-            str(context.model_directory),
-            "--weight-version",
-            OF_THIS_PROCESS.text(context.version),
-            # Without it SGLang says that it gave its memory up, and keeps it.
-            *(["--enable-memory-saver"] if context.share_devices else []),
-            *options.arguments(),
+        python=server_python(serving.python),
+        arguments=server_options(
+            options, str(context.model_directory), OF_THIS_PROCESS.text(context.version), context.share_devices
         ),
-        environment={"SGLANG_USE_CPU_ENGINE": "1"} if on_cpu else {},
-        ranks=given.get("tp_size", 1) * given.get("pp_size", 1),
-        device="cpu" if on_cpu else "cuda",
+        environment=server_environment(options),
+        ranks=server_ranks(options),
+        device=server_device(options),
         connections=connections,
         startup_timeout=serving.startup_timeout,
         health_interval=serving.health_interval,

@@ -1,0 +1,1 @@
+"""Folders that outlast a run: what compilers have made."""
