@@ -1,4 +1,4 @@
-"""What a run file resolves to, and the faults that only show across rooms. Starts nothing, reads no model."""
+"""Numbers that follow from a run file, and the faults that only show across rooms. Starts nothing, reads no model."""
 
 from __future__ import annotations
 
@@ -6,15 +6,11 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from reroll.api import Problem, Selection
-from reroll.checkpoints.config import CheckpointSection
 from reroll.config import LoadedRunFile
-from reroll.config.run import RunSection
-from reroll.models.config import ModelSection
 from reroll.placement.config import PlacementSection
-from reroll.reporting.config import OutputSection
 from reroll.rollouts.async_config import AsyncSection
 from reroll.rollouts.buffer import CollectionSize
-from reroll.rollouts.config import EvalSection, RolloutSection, seeds
+from reroll.rollouts.config import EvalSection, RolloutSection
 from reroll.serving.config import ServingSection
 from reroll.serving.sglang.section import SGLangSection
 from reroll.tasks.config import DataSection, DataSource
@@ -251,97 +247,3 @@ def longest_contexts(run: LoadedRunFile) -> Iterator[tuple[str, int]]:
         yield f"data.sources[{index}]", limits.max_context or limits.max_prompt_len + limits.max_response_len
     for index, item in enumerate(run.get(EvalSection).sets):
         yield f"eval.sets[{index}]", item.max_context(rollout)
-
-
-def make_plan(run: LoadedRunFile) -> dict[str, Any]:
-    """Everything that the run file resolves to, for `reroll plan`."""
-    rollout, trainer, serving = run.get(RolloutSection), run.get(TrainerSection), run.get(ServingSection)
-    run_seed, data_seed, rollout_seed = seeds(run)
-    updates = updates_per_collection(run)
-    total = total_steps(run)
-    objective, asynchronous = run.get(ObjectiveSection), run.get(AsyncSection)
-    settings = run.to_toml()
-    return {
-        "run": {
-            "name": run.get(RunSection).name,
-            "seeds": {"run": run_seed, "data": data_seed, "rollout": rollout_seed},
-            "output": str(run.get(OutputSection).dir or f"outputs/{run.get(RunSection).name}-<date>-<time>"),
-        },
-        "model": run.get(ModelSection).path,
-        "placement": {
-            "backend": run.sections["placement"].model_dump()["backend"]["name"],
-            "trainer_ranks": trainer.num_ranks,
-            "engines": serving.num_engines,
-            "colocate": run.get(PlacementSection).colocate,
-            "processes": 1 + trainer.num_ranks + serving.num_engines + rollout.scoring.workers,
-        },
-        "serving": {
-            "engine": settings["serving"]["engine"],
-            "publication_mode": serving.publication_mode.name,
-            "transport": serving.transport.name,
-        },
-        "sizes": {
-            "collections": rollout.num_rollout,
-            "collection_prompts": rollout.rollout_batch_size,
-            "collection_responses": rollout.collection_size,
-            "optimizer_batch_responses": global_batch_size(run),
-            "updates_per_collection": updates,
-            "optimizer_steps": total,
-            "warmup_steps": trainer.warmup_steps(total),
-        },
-        "async": {
-            "fully_async": asynchronous.fully_async,
-            "max_weight_staleness": collection_size(run).max_staleness,
-            "collections_ahead": collection_size(run).ahead,
-            "buffer_groups": asynchronous.capacity(collection_size(run)),
-            "concurrent_groups": asynchronous.concurrent_groups(rollout),
-        },
-        "lengths": {
-            "prompt": rollout.rollout_max_prompt_len,
-            "response": rollout.rollout_max_response_len,
-            "context": rollout.max_context,
-            "sequence": trainer.max_sequence_length or rollout.max_context,
-        },
-        "objective": {
-            "advantage_estimator": settings["objective"]["advantage_estimator"],
-            "correction": chosen.name if (chosen := correction(run)) else None,
-            "policy_loss": objective.policy_loss,
-            "aggregation": _aggregation(run),
-            "ratio_anchor": "engine" if objective.use_rollout_logprobs else "trainer",
-            "reference_model": objective.needs_reference,
-        },
-        "scoring_pass": {
-            "runs": "standalone" if (reasons := scoring_reasons(run)) else "skipped",
-            "because": reasons or ["one optimizer step a collection: the training forward serves"],
-        },
-        "data": {
-            **_data_plan(run, settings),
-            "verifiers": run.get(DataSection).weights(),
-        },
-        "checkpoint": {
-            "interval": run.get(CheckpointSection).save_interval or "none is made",
-            "keep_last": run.get(CheckpointSection).keep_last,
-            "load": str(load) if (load := run.get(CheckpointSection).load) else None,
-        },
-        "eval": [item.name for item in run.get(EvalSection).sets],
-        "plugins": {key: f"{given.distribution} {given.version}" for key, given in sorted(run.used_plugins().items())},
-        "explicit": sorted(run.explicit),
-        "settings": {
-            name: {key: settings[name].get(key) for key in (*type(section).model_fields, *(section.model_extra or {}))}
-            for name, section in run.sections.items()
-        },
-    }
-
-
-def _data_plan(run: LoadedRunFile, settings: dict[str, Any]) -> dict[str, Any]:
-    sources = run.get(DataSection).sources
-    if not sources:
-        return {"task_set": settings["data"]["task_set"]}
-    listed = zip(sources, settings["data"]["sources"], strict=True)
-    return {"sources": {source.name: {**given, **source_limits(run, source)._asdict()} for source, given in listed}}
-
-
-def _aggregation(run: LoadedRunFile) -> str:
-    if (length := constant_length(run)) is not None:
-        return f"per response, divided by {length}"
-    return "per token" if run.get(ObjectiveSection).calculate_per_token_loss else "per response"

@@ -1,0 +1,1 @@
+"""What `reroll plan` shows."""
