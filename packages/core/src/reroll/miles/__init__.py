@@ -1,0 +1,1 @@
+"""Files of MILES as run files: reading them, translating their controls, writing the result."""
