@@ -25,7 +25,9 @@ BESIDE = {
     ),
     "record_writers": (api.Decision,),
     "verifiers": (api.Verdict, api.ServiceVerifier),
+    "datasets": (api.DatasetRow, api.DatasetConfig),
     "harnesses": (api.HarnessContext,),
+    "launchers": (api.LaunchJob, api.JobState),
     "engines": (api.EngineContext, api.GenerationRequest, api.SamplingParams, api.Completion, api.WeightBucket),
 }
 """What the methods of a hook's class are given and give."""

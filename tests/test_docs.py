@@ -11,9 +11,12 @@ import threading
 import zipfile
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import Annotated, Literal
 
-from reroll.api import Anchor, Node, Task, Trace, services
-from reroll.plugins.manager import HOOKS, PREFIX
+from pydantic import Field
+
+from reroll.api import Anchor, Config, Hook, Node, Selection, Since, Task, Trace, services
+from reroll.plugins.manager import HOOKS, PREFIX, load_plugins
 
 ROOT = Path(__file__).parents[1]
 
@@ -31,12 +34,72 @@ def test_the_hook_page_is_complete_and_current():
     assert page == maker("make_hooks").page(), "run: hatch run docs:pages"
 
 
-def test_the_configuration_page_is_current_and_every_key_has_a_text():
-    page = (ROOT / "docs" / "configuration.md").read_text()
-    assert page == maker("make_configuration").page(), "run: hatch run docs:pages"
-    rows = [line.split(" | ") for line in page.splitlines() if line.startswith("| `")]
-    assert len(rows) > 80
-    assert [row[0] for row in rows if row[2].strip(" |") == ""] == []
+def test_the_controls_page_is_current_and_complete():
+    controls = maker("make_controls")
+    page = (ROOT / "docs" / "controls.md").read_text()
+    assert page == controls.page(), "run: hatch run docs:pages"
+    described = list(controls.documented())
+    packages = {distribution for _, _, _, distribution in described}
+    assert packages >= {"reroll", "reroll-records", "reroll-replay-continue", "reroll-verifiers-math", "reroll-harbor"}
+    for heading, _, model, _ in described:
+        texts = controls.fields_of(model)
+        for name, field in model.model_fields.items():
+            assert texts[name].endswith((".", ")")), f"{heading} {name}: what changes when it changes?"
+            assert controls.shown_type(field, texts[name]), f"{heading} {name}"
+            assert re.fullmatch(r"\d+\.\d+(\.\d+)?", controls.shown_since(model, field)), f"{heading} {name}"
+    rows = [line for line in page.splitlines() if line.startswith("| `")]
+    assert len(rows) == sum(len(model.model_fields) for _, _, model, _ in described) > 250
+
+
+def test_every_configurable_class_of_the_packages_is_described():
+    controls = maker("make_controls")
+    manager, own = load_plugins(), controls.own_distributions()
+    described = {model.__qualname__ for _, _, model, _ in controls.documented()}
+    given = [item for hook in HOOKS if hook != "commands" for item in manager.all(hook).values()]
+    ours = [item.cls for item in given if item.distribution in own]
+    classes = [cls if hasattr(cls, "model_fields") else getattr(cls, "Config", Config) for cls in ours]
+    assert {cls.__qualname__ for cls in classes if cls.model_fields} <= described
+
+
+class Strange(Config):
+    """Fields of every shape that the page must put into words."""
+
+    choice: Literal["ppo", "gspo"] | None = None
+    """Either."""
+    paths: list[Path] = []
+    """Files."""
+    wait: Annotated[float, Since("0.3")] = Field(1.0, gt=0)
+    """Seconds until it ends."""
+    pair: tuple[float, float] | None = None
+    """Two."""
+    parts: Annotated[list[Selection], Hook("trackers")] = []
+    """Components."""
+    untold: int = Field(0, ge=0, le=9)
+
+
+def test_types_defaults_and_releases_are_put_into_words():
+    controls = maker("make_controls")
+    fields = Strange.model_fields
+    texts = {"wait": "Seconds until it ends."}
+    assert {name: controls.shown_type(field, texts.get(name, "")) for name, field in fields.items()} == {
+        "choice": '`"ppo"` | `"gspo"`',
+        "paths": "list of paths",
+        "wait": "seconds > 0",
+        "pair": "list of 2: number, number",
+        "parts": "list of components (trackers)",
+        "untold": "whole number ≥ 0 and ≤ 9",
+    }
+    assert [controls.shown_since(Strange, fields[name]) for name in ("choice", "wait")] == ["0.1", "0.3"]
+
+
+def test_the_page_for_users_of_miles_is_current():
+    page = (ROOT / "docs" / "from-miles.md").read_text()
+    assert page == maker("make_from_miles").page(), "run: hatch run docs:pages"
+    assert "| `lr` | `trainer.lr` |" in page
+
+
+def test_the_page_of_metrics_is_current():
+    assert (ROOT / "docs" / "metrics.md").read_text() == maker("make_metrics").page(), "run: hatch run docs:pages"
 
 
 def blocks(language):

@@ -13,11 +13,13 @@ SOURCE = Path(reroll.__file__).parent
 
 LAYERS = [
     {"api"},
+    {"dials"},
     {"plugins", "config", "workers"},
-    {"models"},
+    {"models", "caches"},
     {"tasks", "traces", "serving"},
     {"rollouts", "training", "publication", "placement", "reporting", "checkpoints"},
     {"plan", "launch"},
+    {"planning", "miles"},
     {"replay"},
     {"session", "loop", "sources", "parts"},
     {"assembly", "generation"},
@@ -35,6 +37,7 @@ WORKER_MODULES = {
     "training/attention.py",
     "training/batching.py",
     "training/checkpoint.py",
+    "training/diagnostics.py",
     "training/logprobs.py",
     "training/objective.py",
     "training/policy.py",
@@ -138,6 +141,14 @@ def test_controller_modules_load_neither_torch_nor_transformers(statement):
     code = f"{statement}\nimport sys\nprint(sorted({{'torch', 'transformers', 'numpy'}} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_whoever_asks_plugins_what_they_give_loads_no_database():
+    code = (
+        "from reroll.plugins import load_plugins; load_plugins().ask_all()\nimport sys\nprint('sqlite3' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
 
 
 def test_the_front_door_is_light_and_leads_to_scoring():
