@@ -34,7 +34,8 @@ class CallingWorker(ABC):
         self._outgoing: list[Call] = []
         self._died: WorkerDied | None = None
         self._closing = False
-        self._given_up = ""
+        self.given_up = ""
+        """Why this side killed it, where it did; a part of every account of its end."""
         self.on_death: Callable[[WorkerDied], None] | None = None
         """Called once if the worker ends without having been asked to."""
         self._pinging = asyncio.create_task(self._ping(), name=f"ping {name}")
@@ -106,20 +107,18 @@ class CallingWorker(ABC):
             await asyncio.wait([pong], timeout=PING_SECONDS)
             missed, limit = (0, MISSED_PINGS) if pong.done() else (missed + 1, limit)
         # Noted before the kill: the connection closes with it, and whoever reads it may be the first to mourn.
-        self._given_up = f" after it had not answered for {2 * PING_SECONDS * limit:g} s"
+        self.given_up = f" after it had not answered for {2 * PING_SECONDS * limit:g} s"
         self.kill()
         await self._mourn()
 
-    async def _mourn(self, why: str = "") -> None:
+    async def _mourn(self) -> None:
         """Every waiting call fails with the worker's name and its last words. The first reason stays."""
         how, words = await self._how_it_ended()
         if self._closing:
             words = ""
         if self._died is not None:
             return
-        self._died = WorkerDied(
-            self.name, f"{how}{self._given_up}{why}" + (f"; its last words:\n{words}" if words else "")
-        )
+        self._died = WorkerDied(self.name, f"{how}{self.given_up}" + (f"; its last words:\n{words}" if words else ""))
         for future in self._waiting.values():
             if not future.done():
                 future.set_exception(self._died)

@@ -63,8 +63,9 @@ class ProcessWorker(CallingWorker):
         except Exception as error:
             # A reply that this process cannot read leaves the stream useless: better one death with a name than
             # calls that wait for ever.
+            self.given_up = f"; its reply could not be read: {type(error).__name__}: {error}"
             self.kill()
-            await self._mourn(f"; its reply could not be read: {type(error).__name__}: {error}")
+            await self._mourn()
 
     async def _how_it_ended(self) -> tuple[str, str]:
         code = await _wait(self.process, 5.0)
