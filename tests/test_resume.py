@@ -220,11 +220,11 @@ def test_a_first_save_that_was_broken_off_is_no_checkpoint(begun):
 def test_starts_are_counted_and_bounded(begun):
     path, output = begun
     start = functools.partial(started, path, output)
-    assert start("launch.max_retries=1").resumed.state.version == 2
+    assert start("launch.max_retries=2").resumed.state.version == 2
     attempts = json.loads((output / "attempts.json").read_text())
     assert [(item["number"], item["from_step"]) for item in attempts] == [(1, None), (2, 2)]
-    with pytest.raises(RerollError, match=r"launch.max_retries = 1: the run in .* was started 2 times"):
-        start("launch.max_retries=1")
+    with pytest.raises(RerollError, match=r"launch.max_retries = 2: the run in .* was started 2 times"):
+        start("launch.max_retries=2")
     assert len(json.loads((output / "attempts.json").read_text())) == 2
     with pytest.raises(RerollError, match="holds a run already"):
         start("launch.auto_resume=false")

@@ -12,6 +12,8 @@ import pytest
 from driving import RUN
 from forked_commands import ForkedCommand
 
+from reroll.api import WORKER_LOST
+
 EVAL = """
 [eval]
 eval_interval = 2
@@ -135,7 +137,7 @@ def worker(children, name):
 def test_a_killed_worker_ends_the_run_with_its_name(run_file, tmp_path, name):
     run, output, log, children = start(run_file(), tmp_path)
     worker(children, name).kill()
-    assert run.wait(60) == 1
+    assert run.wait(60) == WORKER_LOST
     assert f"worker '{name}' was killed by SIGKILL" in log.read_text()
     summary = json.loads((output / "summary.json").read_text())
     assert summary["ended"] == "failed"

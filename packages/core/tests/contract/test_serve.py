@@ -18,7 +18,7 @@ import pytest
 from contract_servers import LONG, MODEL, PROMPT, start_reroll
 from killing import ended
 
-from reroll.api import RerollError
+from reroll.api import WORKER_LOST, RerollError
 from reroll.serving.http import app, auth, listening
 
 STOP_SECONDS = 30
@@ -351,7 +351,7 @@ def test_an_engine_that_dies_ends_the_server_with_its_name(tmp_path):
     server = start_reroll(tmp_path)
     (worker,) = (process for process in family(server) if not process.children())
     worker.kill()
-    assert server.process.wait(STOP_SECONDS) == 1
+    assert server.process.wait(STOP_SECONDS) == WORKER_LOST
     assert "worker 'engine'" in server.log.read_text()
     server.stop()
 

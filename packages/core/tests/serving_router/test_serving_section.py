@@ -88,7 +88,7 @@ def test_a_resolved_run_file_with_urls_loads_to_itself(tmp_path):
     [
         (['serving.urls=["127.0.0.1:30000"]'], "serving.urls[0]", "is no URL"),
         (['serving.urls=["http://a:99999"]'], "serving.urls[0]", "is no URL"),
-        (['serving.urls=["http://me:secret@a"]'], "serving.urls[0]", "is no URL"),
+        (['serving.urls=["http://me:secret@a"]'], "serving.urls[0]", "looks like a URL with a password"),
         (['serving.urls=["http://a/?key=secret"]'], "serving.urls[0]", "is no URL"),
         (['serving.urls=["http://a", "http://a"]'], "serving.urls[1]", "given twice"),
         (['serving.urls=["http://a", "http://a/"]'], "serving.urls[1]", "given twice"),
