@@ -46,7 +46,7 @@ def status(
     last = ""
     while follow and (standing.alive or not standing.ended):
         line = json.dumps(standing.to_json()) if json_ else one_line(standing)
-        if line != last:
+        if line != last and not standing.ended:  # an end is told once, below
             typer.echo(line)
             last = line
         time.sleep(ASKING_SECONDS)
