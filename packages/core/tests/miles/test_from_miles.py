@@ -19,6 +19,11 @@ label_key = "answer"
 rm_type = "math"
 lr = 1e-5
 """
+STRUCTURED = """global_batch_size = 16
+train_env_vars = { NCCL_DEBUG = "WARN" }
+eval_prompt_data = ["gsm8k", "/data/gsm8k-heldout.jsonl"]
+sglang_cuda_graph_config = { decode = { backend = "full", max_bs = 4 }, prefill = { backend = "disabled" } }
+"""
 REFUSED = "`reroll plan` refuses this file until this is mended:"
 
 
@@ -37,6 +42,21 @@ def test_what_it_prints_is_a_run_file_that_plan_takes(tmp_path):
     planned = reroll(tmp_path, "plan", "run.toml", "--json")
     assert planned.returncode == 0, planned.stderr
     assert json.loads(planned.stdout)["sizes"]["collection_responses"] == 16
+
+
+def test_tables_and_lists_of_values_are_taken_by_plan_as_well(tmp_path):
+    (tmp_path / "miles.toml").write_text(FILE + STRUCTURED)
+    given = ["miles.lr=1e-6", "miles.num_rollout=100", 'miles.wandb_group="gsm8k-comparison"', "miles.use_wandb=true"]
+    done = reroll(tmp_path, "plan", "--from-miles", "miles.toml", *(f"--set={each}" for each in given))
+    assert done.returncode == 0, done.stderr
+    (tmp_path / "run.toml").write_text(done.stdout)
+    planned = reroll(tmp_path, "plan", "run.toml", "--json")
+    assert planned.returncode == 0, planned.stderr
+    explicit = json.loads(planned.stdout)["explicit"]
+    assert explicit["trainer"]["env_vars"] == {"NCCL_DEBUG": "WARN"}
+    assert explicit["sglang"]["cuda_graph_config"]["decode"] == {"backend": "full", "max_bs": 4}
+    assert explicit["eval"]["sets"][0]["task_set"]["path"] == "/data/gsm8k-heldout.jsonl"
+    assert explicit["trackers"]["names"][1]["wandb_group"] == "gsm8k-comparison"
 
 
 def test_json_holds_the_same(tmp_path):

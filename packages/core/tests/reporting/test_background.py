@@ -82,4 +82,6 @@ def test_calls_that_are_never_taken_do_not_pile_up(monkeypatch):
 
 
 def test_one_that_was_never_opened_can_be_closed():
-    Slow().close()
+    tracker = Slow()
+    tracker.close()
+    assert tracker.heard == [], "what was never begun is not ended"
