@@ -26,7 +26,6 @@ from reroll.checkpoints.state import Identity
 from reroll.checkpoints.store import FOLDER, CheckpointStore
 from reroll.config import LoadedRunFile
 from reroll.config.atomic import write_whole
-from reroll.launch.config import RUN_FILE
 from reroll.launch.identity import make_context
 from reroll.launch.start import Resumed, Start
 from reroll.models.config import ModelSection
@@ -45,7 +44,7 @@ from reroll.plan import (
 )
 from reroll.publication.publisher import Publisher
 from reroll.publication.recovery import Recovery
-from reroll.reporting.config import OutputSection, TrackersSection
+from reroll.reporting.config import RUN_FILE, OutputSection, TrackersSection
 from reroll.reporting.display import Display
 from reroll.reporting.summary import Summary
 from reroll.reporting.trackers import Trackers

@@ -28,7 +28,6 @@ from reroll.generation.tasklist import TaskList, make_task_list, named_positions
 from reroll.generation.trials import TrialRunner
 from reroll.generation.work_left import WorkLeft
 from reroll.generation.writing import ResultsWriter
-from reroll.launch.config import RUN_FILE
 from reroll.launch.identity import make_context
 from reroll.launch.start import Start
 from reroll.models.config import ModelSection
@@ -37,6 +36,7 @@ from reroll.parts import engine_class, engine_context, make_maker, make_prompt_f
 from reroll.placement.config import PlacementSection
 from reroll.publication.frozen import FrozenWeights
 from reroll.publication.recovery import Recovery
+from reroll.reporting.config import RUN_FILE
 from reroll.rollouts.admission import GroupAdmission
 from reroll.rollouts.config import RolloutSection, seeds
 from reroll.rollouts.events import GroupEvents

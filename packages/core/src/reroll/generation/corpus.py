@@ -18,7 +18,7 @@ from reroll.generation.merging import Folder, Warn
 from reroll.generation.protocol import ResultsError
 from reroll.generation.store import JOURNAL, trace_at, traces_path
 from reroll.generation.tally import Tally
-from reroll.launch.config import RUN_FILE
+from reroll.reporting.config import RUN_FILE
 
 OUTCOMES: dict[str, frozenset[Outcome]] = {
     "passed": frozenset({"passed"}),

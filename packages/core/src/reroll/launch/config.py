@@ -12,7 +12,6 @@ from reroll.launch.attempts import LOCK
 from reroll.launch.folder import LAUNCH, was_started
 from reroll.reporting.config import OutputSection
 
-RUN_FILE = "run.toml"
 BEFORE_A_RUN = {LOCK, "run.log", LAUNCH}
 """What is there before a start counts as one."""
 OF_STARTS = ("max_retries", "auto_resume")

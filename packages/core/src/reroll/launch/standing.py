@@ -13,7 +13,6 @@ from typing import Any, Literal
 from reroll.api import JobState, RerollError
 from reroll.checkpoints.store import FOLDER, MANIFEST, step_folders
 from reroll.launch.attempts import Attempt, holder, read_attempts
-from reroll.launch.config import RUN_FILE
 from reroll.launch.folder import (
     LAUNCH,
     STOP,
@@ -27,6 +26,7 @@ from reroll.launch.folder import (
 )
 from reroll.launch.jobs import state_of
 from reroll.plugins import PluginManager
+from reroll.reporting.config import RUN_FILE
 from reroll.reporting.trackers import METRICS
 
 State = Literal[

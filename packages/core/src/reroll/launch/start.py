@@ -23,12 +23,12 @@ from reroll.checkpoints.store import FOLDER, MANIFEST, CheckpointStore, find_che
 from reroll.config import LoadedRunFile
 from reroll.config.run import RunSection
 from reroll.launch.attempts import Attempt, AttemptsError, register_attempt, run_lock
-from reroll.launch.config import RUN_FILE, LaunchSection
+from reroll.launch.config import LaunchSection
 from reroll.launch.folder import was_started
 from reroll.launch.outputs import OUTPUTS, make_new_folder
 from reroll.models.config import ModelSection
 from reroll.models.files import resolve_model
-from reroll.reporting.config import OutputSection
+from reroll.reporting.config import RUN_FILE, OutputSection
 from reroll.rollouts.config import seeds
 from reroll.rollouts.debug_config import DebugSection
 from reroll.tasks.config import DataSection, open_task_set

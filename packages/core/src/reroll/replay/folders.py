@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from reroll.launch.config import RUN_FILE
+from reroll.reporting.config import RUN_FILE
 from reroll.traces.names import ROLLOUTS
 
 

@@ -12,7 +12,7 @@ from typing import Any, cast
 from pydantic import ValidationError
 
 from reroll.api import Harness, Judge, PluginError, Problem, RerollError, RunFile, Selection, TaskError, TaskSet
-from reroll.launch.config import RUN_FILE
+from reroll.reporting.config import RUN_FILE
 from reroll.rollouts.config import RolloutSection
 from reroll.tasks.config import DataSection, DataSource
 from reroll.tasks.index import bases

@@ -24,7 +24,6 @@ from reroll.api import (
     TaskError,
     TaskSet,
 )
-from reroll.launch.config import RUN_FILE
 from reroll.replay.buffer import CAPACITY, ReplayBuffer
 from reroll.replay.calls import check
 from reroll.replay.conduct import Conduct, merged
@@ -33,6 +32,7 @@ from reroll.replay.judging import judges_itself, own_judge
 from reroll.replay.records import MOST_NESTING, innermost, nested_too_deeply, number_from
 from reroll.replay.source import THIS_RUN, SourceError, SourceRun, read_source_run, this_run
 from reroll.replay.steps import Handle
+from reroll.reporting.config import RUN_FILE
 from reroll.tasks.config import DataSection, DataSource
 from reroll.tasks.index import bases
 from reroll.traces.names import ROLLOUTS

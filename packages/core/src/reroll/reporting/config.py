@@ -10,6 +10,9 @@ from pydantic import AfterValidator, Field
 
 from reroll.api import ConfigSection, Hook, Problem, RunFile, Selection
 
+RUN_FILE = "run.toml"
+"""In the run's folder: what the run file resolved to."""
+
 
 class OutputSection(ConfigSection):
     section: ClassVar[str] = "output"

@@ -14,12 +14,11 @@ from typing import Any, Literal
 from reroll.api import Config, RunContext
 from reroll.reporting.background import BackgroundTracker
 from reroll.reporting.catalog import comes_with_steps
+from reroll.reporting.config import RUN_FILE
 from reroll.reporting.generations import COLUMNS, rows
 from reroll.reporting.kept import COLLECTIONS, keep_lines
 
 logger = logging.getLogger("reroll")
-RUN_FILE = "run.toml"
-"""What the run resolved its run file to."""
 ROWS = "rows.jsonl"
 """In the folder of W&B's files: which row has what, for a start that goes on."""
 KEY = "WANDB_API_KEY"
