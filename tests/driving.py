@@ -99,7 +99,7 @@ def run_and_watch(path, output, *overrides, plugin=None):
             watch(session, seen)
             await train(session)
             session.finish_summary()
-            seen.summary = session.summary
+            seen.summary = session.accounts.summary
 
     asyncio.run(body())
     return seen

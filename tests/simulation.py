@@ -22,6 +22,7 @@ from simulated_parts import (
 )
 from virtual_time import VirtualLoop, where
 
+from reroll.accounts import Accounts
 from reroll.api import (
     EngineError,
     PluginError,
@@ -518,9 +519,16 @@ def make_session(run, writers):
         engines=engines,
         publisher=publisher,
         recovery=recovery,
-        trackers=Trackers([]),
-        display=display,
-        summary=Summary("simulation", CONTEXT.output),
+        accounts=Accounts(
+            context=CONTEXT,
+            cursor=cursor,
+            events=events,
+            producer=producer,
+            recovery=recovery,
+            trackers=Trackers([]),
+            display=display,
+            summary=Summary("simulation", CONTEXT.output),
+        ),
     )
     session.run = run
     return session

@@ -32,7 +32,7 @@ def run_with_a_death(path, output, *overrides, after):
             await train(session)
             await killing
             session.finish_summary()
-            seen.summary, seen.weight = session.summary, await session.trainer.weights_digest()
+            seen.summary, seen.weight = session.accounts.summary, await session.trainer.weights_digest()
             fleet = session.publisher.fleet
             seen.served = [await fleet.engines[number].weights_digest() for number in fleet.present()]
 

@@ -171,7 +171,9 @@ def test_data_that_runs_out_ends_the_run_with_what_there_is():
     check(run)
     assert run.error is None
     assert [len(collection.groups) for collection in run.collections] == [2, 2, 1]
-    assert run.session.display.lines[-1].startswith("the data ran out after 3 collections; prompts: 5 dispatched, ")
+    assert run.session.accounts.display.lines[-1].startswith(
+        "the data ran out after 3 collections; prompts: 5 dispatched, "
+    )
 
 
 @pytest.mark.parametrize("bound", [None, 1, 9])
@@ -294,10 +296,10 @@ def test_a_run_goes_on_where_its_engines_come_back(mode, bound):
         check(run)
         assert run.error is None
         assert len(run.collections) == 6
-        summary = run.session.summary
+        summary = run.session.accounts.summary
         assert summary.engine_restarts >= len(run.losses) > 0 or not run.losses
         assert (summary.engine_absent_seconds > 0) == bool(run.losses)
-        told = [line for line in run.session.display.lines if " was lost: " in line]
+        told = [line for line in run.session.accounts.display.lines if " was lost: " in line]
         assert len(told) == len(run.losses)
     assert sum(len(run.losses) for run in runs) > 20
 
@@ -492,7 +494,7 @@ def check_ending(run):
         assert given_up or (isinstance(error, EngineError | PluginError) and scenario.publication_faults)
     elif ran_out(run):
         assert scenario.epochs is not None
-        assert any("the data ran out" in line for line in run.session.display.lines)
+        assert any("the data ran out" in line for line in run.session.accounts.display.lines)
     if error is None and run.evaluated:
         steps = [step for step, _ in run.evaluated]
         assert steps == sorted(set(steps))

@@ -21,6 +21,7 @@ LAYERS = [
     {"plan", "launch"},
     {"planning", "miles"},
     {"replay"},
+    {"accounts"},
     {"session", "loop", "sources", "parts"},
     {"assembly", "generation"},
     {"runner"},

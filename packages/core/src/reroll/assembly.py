@@ -10,6 +10,7 @@ from typing import Any
 
 import tomli_w
 
+from reroll.accounts import Accounts
 from reroll.api import (
     Engine,
     Placement,
@@ -135,6 +136,16 @@ async def open_session(
         checkpoints = _checkpointer(run, start.identity, context, trainer, display)
         if checkpoints is not None:
             parts.push_async_callback(checkpoints.close)
+        accounts = Accounts(
+            context=context,
+            cursor=cursor,
+            events=events,
+            producer=producer,
+            recovery=recovery,
+            trackers=trackers,
+            display=display,
+            summary=summary,
+        )
         session = Session(
             rollout=rollout,
             evaluation=run.get(EvalSection),
@@ -151,9 +162,7 @@ async def open_session(
             publisher=turns or publisher,
             turns=turns,
             recovery=recovery,
-            trackers=trackers,
-            display=display,
-            summary=summary,
+            accounts=accounts,
             checkpoints=checkpoints,
             exit_after=run.get(DebugSection).exit_after_rollout,
         )
@@ -172,7 +181,7 @@ async def _go_on(session: Session, resumed: Resumed) -> None:
     session.restore(resumed.state)
     if not session.collections:
         done = counted(session.context.start_rollout_id, "collection")
-        session.display.line(f"trained on {done} already: raise rollout.num_rollout above it to go on")
+        session.accounts.display.line(f"trained on {done} already: raise rollout.num_rollout above it to go on")
     await session.publisher.publish(session.trainer.version)
 
 

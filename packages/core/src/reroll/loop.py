@@ -25,7 +25,7 @@ async def train(session: Session) -> None:
         for rollout_id in session.collections:
             found = await session.collect()
             if found is None:
-                session.tell_end_of_data(rollout_id)
+                session.accounts.tell_end_of_data(rollout_id)
                 break
             collection = found
             steps = await session.train(collection)
@@ -33,11 +33,11 @@ async def train(session: Session) -> None:
             session.report(collection, steps, publication)
             empty = 0 if steps else empty + 1
             if empty == session.rollout.max_empty_collections:
-                raise NothingToLearn(session.why_empty(collection, empty))
+                raise NothingToLearn(session.accounts.why_empty(collection, empty))
             await session.evaluate()
             await session.checkpoint(collection)
         if collection is not None and not session.trainer.version:
-            raise NothingToLearn(session.why_empty(collection, empty))
+            raise NothingToLearn(session.accounts.why_empty(collection, empty))
         await session.evaluate(every_set=True)
         if collection is not None:
             await session.checkpoint(collection, last=True)

@@ -102,14 +102,14 @@ async def _work(run: LoadedRunFile, start: Start, display: Display, summary: Sum
 
 async def _export(run: LoadedRunFile, session: Session) -> None:
     """The trained model, if there is one and the run file asks for it; after Ctrl-C as well."""
-    session.summary.steps = await session.trainer.refresh_version()
+    session.accounts.summary.steps = await session.trainer.refresh_version()
     if run.get(OutputSection).export_hf and session.trainer.version:
         target = session.context.output / "model"
         template = run.get(ModelSection).chat_template_text()
         try:
             await uninterrupted(session.trainer.export_hf(target, template))
         finally:
-            session.summary.model = target if target.exists() else None
+            session.accounts.summary.model = target if target.exists() else None
 
 
 def _tell(summary: Summary, display: Display) -> None:

@@ -3,40 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
+from reroll.accounts import Accounts
 from reroll.api import (
     Advantage,
     Decision,
     Disposition,
     Engine,
-    Group,
     PublicationReport,
     RunContext,
     Sample,
-    counted,
 )
 from reroll.checkpoints.saver import Checkpointer
 from reroll.checkpoints.state import RunState
 from reroll.placement.colocation import TakingTurns
 from reroll.publication.publisher import Publisher
 from reroll.publication.recovery import Recovery
-from reroll.reporting.display import Display
-from reroll.reporting.metrics import (
-    Totals,
-    collection_metrics,
-    pipeline_metrics,
-    publication_metrics,
-    source_metrics,
-    step_metrics,
-    training_metrics,
-)
-from reroll.reporting.summary import Summary
-from reroll.reporting.trackers import Trackers
 from reroll.rollouts.buffer import Collection, FinishedGroup
 from reroll.rollouts.config import EvalSection, RolloutSection
 from reroll.rollouts.evaluation import Evaluator
@@ -72,9 +58,7 @@ class Session:
     engines: list[Engine]
     publisher: Publisher | TakingTurns
     recovery: Recovery
-    trackers: Trackers
-    display: Display
-    summary: Summary
+    accounts: Accounts
     checkpoints: Checkpointer | None = None
     """None where the run makes none."""
     turns: TakingTurns | None = None
@@ -82,8 +66,6 @@ class Session:
     exit_after: int | None = None
     """Collections after which this start ends, without training on any; None trains."""
     _evaluated: dict[str, int] = field(default_factory=dict)
-    _began: float | None = None
-    _warned: set[str] = field(default_factory=set)
     _saved: tuple[int, dict[str, int]] | None = None
     """Collections and evaluations that the last checkpoint of this start has behind it."""
     _collected: Collection | None = None
@@ -95,15 +77,6 @@ class Session:
 
     def __post_init__(self) -> None:
         self._trained = self.context.start_rollout_id
-
-    _evaluation_seconds: float = 0.0
-    """Since training began."""
-    _reported: Totals = field(default_factory=Totals)
-    """As of the last report."""
-    _before: Totals = field(default_factory=Totals)
-    """Of earlier starts of the run."""
-    _wall_before: float = 0.0
-    """That they trained for, in seconds."""
 
     @asynccontextmanager
     async def producing(self) -> AsyncIterator[None]:
@@ -136,7 +109,7 @@ class Session:
             if rest:
                 write_traces(path, rest)
         except OSError as error:  # must not hide what ended the run
-            self.display.warn(f"{len(rest)} unused groups could not be saved in {path}: {error}")
+            self.accounts.display.warn(f"{len(rest)} unused groups could not be saved in {path}: {error}")
 
     @property
     def collections(self) -> range:
@@ -147,18 +120,8 @@ class Session:
         """Goes on with what an earlier start of the run had counted and evaluated."""
         self.cursor.restore(state.cursor)
         self.events.restore(state.events)
-        self.summary.restore(state.summary)
+        self.accounts.restore(state.summary)
         self._evaluated = dict(state.evaluations)
-        summary = self.summary
-        self._before = self._reported = Totals(
-            generated_tokens=summary.generated_tokens,
-            generating_seconds=summary.generation_seconds,
-            trainer_waiting_seconds=summary.trainer_waiting_seconds,
-            producer_blocked_seconds=summary.producer_blocked_seconds,
-            engine_restarts=summary.engine_restarts,
-            engine_absent_seconds=summary.engine_absent_seconds,
-        )
-        self._wall_before = summary.training_wall_seconds
 
     async def checkpoint(self, collection: Collection, last: bool = False) -> None:
         """Makes a checkpoint if one is due after this collection; after the `last` one of this start it always is."""
@@ -200,20 +163,17 @@ class Session:
             self.trainer.version,
             done,
             **moving,
-            summary=self.summary.state(),
+            summary=self.accounts.summary.state(),
             evaluations=dict(self._evaluated),
         )
 
     async def collect(self) -> Collection | None:
         """The next collection, or None when the data has run out."""
-        if self._began is None:
-            self._began = asyncio.get_running_loop().time()
-            self.display.begin()
-        self.display.phase("training")
+        self.accounts.collecting()
         collection = await self.producer.collect(self.trainer.version)
         self._collected = collection
         if collection is not None:
-            self._warn(item.group for item in collection.groups)
+            self.accounts.warn_of_failures(item.group for item in collection.groups)
         return collection
 
     async def only_generate(self, count: int) -> None:
@@ -221,25 +181,11 @@ class Session:
         for rollout_id in self.collections[:count]:
             collection = await self.collect()
             if collection is None:
-                self.tell_end_of_data(rollout_id)
+                self.accounts.tell_end_of_data(rollout_id)
                 break
             self._consume(collection, await self.save(collection))
             self.report(collection, [], None)
-        self.summary.message = f"debug.exit_after_rollout = {count}: collections were saved and not trained on"
-
-    def tell_end_of_data(self, collections: int) -> None:
-        """Says that there is nothing more, and what became of what was dispatched."""
-        ended = self.events.ledger.summary()
-        listed = ", ".join(f"{count} {name.replace('_', ' ')}" for name, count in ended.items() if count)
-        self.display.line(f"the data ran out after {counted(collections, 'collection')}; prompts: {listed}")
-
-    def _warn(self, groups: Iterable[Group]) -> None:
-        """Says the first failure of each verifier, harness and engine, once."""
-        for error in (error for group in groups for trace in group.traces for error in trace.errors):
-            if error["where"] not in self._warned:
-                self._warned.add(error["where"])
-                logs = self.context.output / "logs"
-                self.display.warn(f"{error['where']}: {error['message']} (said once; more in {logs})")
+        self.accounts.summary.message = f"debug.exit_after_rollout = {count}: collections were saved and not trained on"
 
     async def train(self, collection: Collection) -> list[dict[str, Any]]:
         """Metrics of the collection's optimizer steps. While the trainer works, every trace is saved, whatever was
@@ -303,29 +249,6 @@ class Session:
         mark_complete(self.context.output, collection.rollout_id, traces)
         self._collected, self._trained = None, collection.rollout_id + 1
 
-    def why_empty(self, collection: Collection, collections: int) -> str:
-        """What the user should know when `collections` in a row held no group worth training on."""
-        in_a_row = counted(collections, "collection") + (" in a row" if collections > 1 else "")
-        if collection.passed:
-            return (
-                f"{in_a_row} held groups, but no response to train on: every one was cut off "
-                "at the length limit, and objective.mask_truncated_completions leaves those out. Raise "
-                "rollout.rollout_max_response_len"
-            )
-        reasons = Counter(item.decision.reason or item.decision.outcome for item in collection.groups)
-        listed = ", ".join(f"{reason} ({counted(count, 'group')})" for reason, count in reasons.most_common(3))
-        traces = [trace for item in collection.groups for trace in item.group.traces]
-        failures = Counter(error["message"] for trace in traces for error in trace.errors)
-        if sum(failures.values()) > len(traces) / 2:
-            remedy = f"Most responses failed: {failures.most_common(1)[0][0]}; see {self.context.output / 'logs'}"
-        else:
-            remedy = (
-                f"Responses of one prompt must differ in reward: check the verdicts in "
-                f"{self.context.output / ROLLOUTS}, choose harder or easier tasks, or raise rollout.temperature or "
-                "rollout.n_samples_per_prompt"
-            )
-        return f"{in_a_row} held no group to train on{'; the last one' if collections > 1 else ''}: {listed}. {remedy}"
-
     async def evaluate(self, every_set: bool = False) -> None:
         """Runs the evaluation sets that are due at this step; a set never runs twice at one step."""
         step = self.trainer.version
@@ -337,85 +260,29 @@ class Session:
             if last == step or not (every_set or due):
                 continue
             self._evaluated[name] = step
-            self.display.phase("evaluating")
+            self.accounts.display.phase("evaluating")
             begun = asyncio.get_running_loop().time()
             self.producer.evaluate(begins=True)
             result, groups = await evaluator.run(step)
-            self._warn(groups)
+            self.accounts.warn_of_failures(groups)
             path = self.context.output / "eval" / name / f"step_{step}" / "rollouts.jsonl"
             saved = [SavedGroup(group, Decision("passed")) for group in groups]
             if result is not None:
                 await asyncio.to_thread(write_traces, path, saved)
             self.producer.evaluate(begins=False)
-            if result is not None:
-                self.summary.evaluations.append(asdict(result))
-                self.trackers.log(step, result.metrics())
-                self.display.evaluated(name, asdict(result))
-            if self._began is not None:
-                self._evaluation_seconds += asyncio.get_running_loop().time() - begun
+            self.accounts.evaluated(step, result, asyncio.get_running_loop().time() - begun)
 
     def report(
         self, collection: Collection, steps: Sequence[dict[str, Any]], publication: PublicationReport | None
     ) -> None:
         """Metrics of one collection to trackers, display and summary."""
-        before, now = self._reported, self._totals()
-        self._reported = now
-        summary = self.summary
-        summary.generated_tokens, summary.generation_seconds = now.generated_tokens, now.generating_seconds
-        summary.trainer_waiting_seconds = now.trainer_waiting_seconds
-        summary.producer_blocked_seconds = now.producer_blocked_seconds
-        summary.collections = collection.rollout_id + 1
-        summary.steps = self.trainer.version
-        summary.trained_samples += int(sum(step["responses"] for step in steps))
-        summary.trained_tokens += int(sum(step["forward_tokens"] for step in steps))
-        summary.training_seconds += sum(step["seconds"] for step in steps)
-        decided = [(item.group, item.decision) for item in collection.groups]
-        summary.judged(group for group, _ in decided)
-        ages = collection.staleness()
-        consumed = [age for item, age in zip(collection.groups, ages, strict=True) if item.passed]
-        metrics = collection_metrics(decided, consumed) | training_metrics(steps) | self.events.metrics()
-        if isinstance(self.cursor, Mixture):
-            metrics |= source_metrics(decided, self.cursor.sources, self.events.by_source)
-        metrics["rollout/collections"] = collection.rollout_id + 1
-        metrics["rollout/skipped_prompts"] = self.cursor.skipped.total()
-        metrics |= pipeline_metrics(self.events.ledger.summary(), self.events.retried) | now.since(before)
-        if publication:
-            summary.publication_seconds += publication.seconds
-            summary.pause_seconds += publication.pause_seconds
-            summary.recompute_seconds += publication.recompute_seconds
-            metrics |= publication_metrics(publication)
-        for earlier, step in enumerate(steps[:-1], self.trainer.version - len(steps) + 1):
-            self.trackers.log(earlier, step_metrics(step))
-        self.trackers.log(self.trainer.version, {**metrics, **(step_metrics(steps[-1]) if steps else {})})
-        self.trackers.log_groups(self.trainer.version, collection.rollout_id, decided)
-        self.display.collected(collection.rollout_id + 1, self.trainer.version, metrics)
-        assert self._began is not None, "collect() comes first"
-        summary.training_wall_seconds = (
-            self._wall_before + asyncio.get_running_loop().time() - self._began - self._evaluation_seconds
-        )
-
-    def _totals(self) -> Totals:
-        producer = self.producer
-        return self._before + Totals(
-            generated_tokens=producer.generated_tokens,
-            generating_seconds=producer.generating.seconds,
-            trainer_waiting_seconds=producer.trainer_waiting.seconds,
-            producer_blocked_seconds=producer.blocked.seconds,
-            engine_restarts=self.recovery.restarts,
-            engine_absent_seconds=self.recovery.absent_seconds,
-        )
+        self.accounts.collected(collection, steps, publication, self.trainer.version)
 
     def finish_summary(self) -> None:
-        self.summary.steps = self.trainer.version
-        self.summary.ledger = self.events.ledger.summary()
-        self.summary.filtered = dict(self.events.filtered)
-        self.summary.skipped = dict(self.cursor.skipped)
-        totals = self._totals()
-        self.summary.engine_restarts = totals.engine_restarts
-        self.summary.engine_absent_seconds = totals.engine_absent_seconds
+        self.accounts.finish(self.trainer.version)
         if self.checkpoints is not None:
-            self.summary.checkpoint = self.checkpoints.last or self.summary.checkpoint
-            self.summary.missed_checkpoints = self.checkpoints.missed
+            self.accounts.summary.checkpoint = self.checkpoints.last or self.accounts.summary.checkpoint
+            self.accounts.summary.missed_checkpoints = self.checkpoints.missed
 
 
 def _saved(groups: Iterable[FinishedGroup], disposition: Disposition) -> list[SavedGroup]:
