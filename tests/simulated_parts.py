@@ -16,6 +16,7 @@ from reroll.api import (
     RequestRefused,
     Task,
     TaskSet,
+    Tracker,
     Transport,
     Verdict,
     VersionSpan,
@@ -349,6 +350,22 @@ class Quiet(Display):
     def begin(self): ...
     def phase(self, name): ...
     def collected(self, done, step, metrics): ...
+
+
+class Metrics(Tracker):
+    """Keeps what trackers are told in the run's `metrics`."""
+
+    name = "kept"
+
+    def __init__(self, run):
+        self._run = run
+
+    def open(self, context): ...
+
+    def log(self, step, metrics):
+        self._run.metrics.append((step, dict(metrics)))
+
+    def close(self): ...
 
 
 class Recorder(RecordWriter):

@@ -11,6 +11,7 @@ from contexts import CONTEXT
 from simulated_parts import (
     HELD_OUT,
     MODES,
+    Metrics,
     Quiet,
     Recorder,
     SimulatedEngine,
@@ -201,6 +202,7 @@ class WatchedRun(Run):
         published: the last version that was, or 0.
         losses: (second, address) of every loss that the publisher heard of.
         taken: task and attempt of every dispatch; given_back: how often a task was.
+        completed: collections that are marked as trained on; metrics: what trackers got, with its step.
         saved: rollout id (None: of no collection) → saved groups.
         evaluated: step and groups of every evaluation.
         heard: what record writers were told.
@@ -225,6 +227,8 @@ class WatchedRun(Run):
         self.most_in_flight = 0
         self.most_buffered = 0
         self.violations = []
+        self.completed = []
+        self.metrics = []
         self._training = 0
         self._allowed = 0
 
@@ -292,6 +296,9 @@ class WatchedRun(Run):
 
     def trained_on(self, collection):
         self._training = 0
+
+    def mark_complete(self, output, rollout_id, count):
+        self.completed.append(rollout_id)
 
     def save_groups(self, output, rollout_id, groups):
         self.reaches("save")
@@ -525,7 +532,7 @@ def make_session(run, writers):
             events=events,
             producer=producer,
             recovery=recovery,
-            trackers=Trackers([]),
+            trackers=Trackers([Metrics(run)]),
             display=display,
             summary=Summary("simulation", CONTEXT.output),
         ),

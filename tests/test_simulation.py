@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from simulated_parts import MODES, Recorder
 from simulation import Scenario, simulate
 
-from reroll.api import EngineError, PluginError
+from reroll.api import EngineError, PluginError, TrainingError
 from reroll.loop import NothingToLearn
 from reroll.publication.publisher import Publisher
 from reroll.rollouts.admission import GroupAdmission
@@ -461,6 +461,7 @@ def check(run):
     check_versions(run)
     check_writers(run)
     check_saved(run)
+    check_metrics(run)
 
 
 def ran_out(run):
@@ -610,3 +611,15 @@ def check_saved(run):
         for item in saved:
             disposition, _ = endings(run)[item.group.group_index]
             assert item.disposition == disposition
+
+
+def check_metrics(run):
+    """Every collection and every step that was trained on is in the metrics, once, however the run ended: a checkpoint
+    or a model may hold it."""
+    collections = [metrics["rollout/collections"] - 1 for _, metrics in run.metrics if "rollout/collections" in metrics]
+    assert collections == run.completed
+    steps = [step for step, metrics in run.metrics if "train/loss" in metrics]
+    assert steps == list(range(1, len(steps) + 1))
+    assert run.session.accounts.summary.steps == run.session.trainer.version
+    if not isinstance(run.error, TrainingError | OSError):
+        assert len(steps) == len(run.steps) == run.session.trainer.version

@@ -102,7 +102,6 @@ async def _work(run: LoadedRunFile, start: Start, display: Display, summary: Sum
 
 async def _export(run: LoadedRunFile, session: Session) -> None:
     """The trained model, if there is one and the run file asks for it; after Ctrl-C as well."""
-    session.accounts.summary.steps = await session.trainer.refresh_version()
     if run.get(OutputSection).export_hf and session.trainer.version:
         target = session.context.output / "model"
         template = run.get(ModelSection).chat_template_text()

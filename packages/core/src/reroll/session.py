@@ -70,6 +70,8 @@ class Session:
     """Collections and evaluations that the last checkpoint of this start has behind it."""
     _collected: Collection | None = None
     """What was taken for the trainer, until it is trained on."""
+    _unreported: tuple[Collection, list[dict[str, Any]]] | None = None
+    """What was trained on and is not in the metrics yet: the collection, and its steps."""
     _stopped: dict[str, Any] = field(default_factory=dict)
     """Cursor and counts at the moment at which the producer was stopped."""
     _trained: int = field(init=False)
@@ -96,6 +98,8 @@ class Session:
             cause = first_cause(error)
             raise cause from cause.__cause__
         finally:
+            if self._unreported is not None:  # the run ends before what it trained on last is published
+                self.report(*self._unreported, None)
             self._put_away_rest()
 
     def _put_away_rest(self) -> None:
@@ -189,38 +193,45 @@ class Session:
 
     async def train(self, collection: Collection) -> list[dict[str, Any]]:
         """Metrics of the collection's optimizer steps. While the trainer works, every trace is saved, whatever was
-        decided about it."""
+        decided about it. Steps that have begun go on to their end, even if the run is stopped: the trainer completes
+        them in any case, and what it has completed will be in the checkpoint and the exported model."""
         saving = asyncio.create_task(self.save(collection))
+        training: asyncio.Task[list[dict[str, Any]]] | None = None
         try:
             if self.turns is not None and collection.passed:
                 await self.turns.to_trainer()
-            samples = await self.samples(collection)
-            steps = await self.trainer.train(samples) if samples else []
-            if self.turns is not None and not steps:
-                await self.turns.to_engines(self.trainer.version)
+            training = asyncio.create_task(self._steps(await self.samples(collection)))
+            await uninterrupted(training)
         except BaseException as error:
             try:
-                traces = await uninterrupted(saving)
+                await self._settle(collection, saving, training)
             except Exception as trouble:  # must not hide what ended the run
                 error.add_note(f"the collection could not be saved either: {trouble}")
-            else:
-                await self._settle(collection, traces)
             raise
+        await self._settle(collection, saving, training)
+        return training.result()
+
+    async def _steps(self, samples: list[Sample]) -> list[dict[str, Any]]:
+        if samples:
+            return await self.trainer.train(samples)
+        if self.turns is not None:
+            await self.turns.to_engines(self.trainer.version)
+        return []
+
+    async def _settle(
+        self,
+        collection: Collection,
+        saving: asyncio.Task[int],
+        training: asyncio.Task[list[dict[str, Any]]] | None,
+    ) -> None:
+        """A collection that was trained on, and whose traces are saved, is consumed and to be reported, also where the
+        run is being stopped."""
         try:
             await uninterrupted(saving)
-        finally:  # cancelled or not, it was trained on
-            if saving.done() and not saving.cancelled() and not saving.exception():
+        finally:
+            if _succeeded(saving) and training is not None and _succeeded(training):
                 self._consume(collection, saving.result())
-        return steps
-
-    async def _settle(self, collection: Collection, traces: int) -> None:
-        """The run ends while the trainer works: what it completes all the same, and would be exported, was consumed."""
-        try:
-            version = await uninterrupted(self.trainer.refresh_version())
-        except Exception:
-            return  # the trainer is what ended the run
-        if version > collection.version:
-            self._consume(collection, traces)
+                self._unreported = (collection, training.result())
 
     async def save(self, collection: Collection) -> int:
         """Keeps the collection's traces on disk and gives their number; in a thread, so that answers and requests go
@@ -276,6 +287,7 @@ class Session:
         self, collection: Collection, steps: Sequence[dict[str, Any]], publication: PublicationReport | None
     ) -> None:
         """Metrics of one collection to trackers, display and summary."""
+        self._unreported = None
         self.accounts.collected(collection, steps, publication, self.trainer.version)
 
     def finish_summary(self) -> None:
@@ -283,6 +295,10 @@ class Session:
         if self.checkpoints is not None:
             self.accounts.summary.checkpoint = self.checkpoints.last or self.accounts.summary.checkpoint
             self.accounts.summary.missed_checkpoints = self.checkpoints.missed
+
+
+def _succeeded(task: asyncio.Task[Any]) -> bool:
+    return task.done() and not task.cancelled() and task.exception() is None
 
 
 def _saved(groups: Iterable[FinishedGroup], disposition: Disposition) -> list[SavedGroup]:

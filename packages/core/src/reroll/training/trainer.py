@@ -105,12 +105,6 @@ class Trainer:
         be about to count the same steps."""
         return int(await self.workers[0].call("version"))
 
-    async def refresh_version(self) -> int:
-        """Once nothing trains any more: a step that was under way when the run was stopped has been completed
-        meanwhile."""
-        self.version = await self.completed_steps()
-        return self.version
-
     async def export_hf(self, directory: Path, chat_template: str | None = None) -> None:
         """Writes a Hugging Face directory that transformers loads, with the starting checkpoint's own chat template
         unless another one is given."""
