@@ -616,8 +616,11 @@ def check_saved(run):
 def check_metrics(run):
     """Every collection and every step that was trained on is in the metrics, once, however the run ended: a checkpoint
     or a model may hold it."""
-    collections = [metrics["rollout/collections"] - 1 for _, metrics in run.metrics if "rollout/collections" in metrics]
-    assert collections == run.completed
+    collections = [metrics for _, metrics in run.metrics if "rollout/collections" in metrics]
+    assert [metrics["rollout/collections"] - 1 for metrics in collections] == run.completed
+    for metrics in collections:
+        generated = metrics["throughput/generation_seconds"] > 0
+        assert ("throughput/generated_tokens_per_second" in metrics) is generated
     steps = [step for step, metrics in run.metrics if "train/loss" in metrics]
     assert steps == list(range(1, len(steps) + 1))
     assert run.session.accounts.summary.steps == run.session.trainer.version

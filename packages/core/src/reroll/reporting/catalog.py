@@ -97,7 +97,11 @@ CORE = [
     Metric("groups/retried", "groups", "expired ones whose task was dispatched again, so far"),
     Metric("wait/trainer_seconds", "s", "the trainer waited for the collection"),
     Metric("wait/producer_seconds", "s", "generation stood still and waited for the trainer"),
-    Metric("throughput/generated_tokens_per_second", "tokens/s", "while training groups were generated"),
+    Metric(
+        "throughput/generated_tokens_per_second",
+        "tokens/s",
+        "while training groups were generated; absent where none were",
+    ),
     Metric("throughput/generation_seconds", "s", "in which training groups were generated"),
     Metric("throughput/trained_tokens_per_second", "tokens/s", "read by the trainer in its optimizer steps"),
     Metric("throughput/training_seconds", "s", "of the collection's optimizer steps"),

@@ -58,7 +58,8 @@ class Display(Lines):
             facts.append(f"failed {metrics['rollout/failed_responses']:.0f}")
         if self._accuracy is not None:
             facts.append(f"held-out {self._accuracy:.1%}")
-        facts.append(f"{metrics['throughput/generated_tokens_per_second']:,.0f} tok/s")
+        if (rate := metrics.get("throughput/generated_tokens_per_second")) is not None:
+            facts.append(f"{rate:,.0f} tok/s")
         trainer, producer = metrics["wait/trainer_seconds"], metrics["wait/producer_seconds"]
         facts.append(f"waits: trainer {trainer:.2f} s, generation {producer:.2f} s")
         if self._progress is not None:

@@ -34,11 +34,12 @@ class Totals:
         return Totals(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
 
     def since(self, before: Totals) -> dict[str, float]:
-        """Metrics of what came in between."""
+        """Metrics of what came in between. No rate where nothing was generated, which is no rate of 0: an asynchronous
+        run has its last collection ready before the one before is trained on."""
         tokens = self.generated_tokens - before.generated_tokens
         seconds = self.generating_seconds - before.generating_seconds
-        return {
-            "throughput/generated_tokens_per_second": tokens / seconds if seconds else 0.0,
+        rate = {"throughput/generated_tokens_per_second": tokens / seconds} if seconds else {}
+        return rate | {
             "throughput/generation_seconds": seconds,
             "wait/trainer_seconds": self.trainer_waiting_seconds - before.trainer_waiting_seconds,
             "wait/producer_seconds": self.producer_blocked_seconds - before.producer_blocked_seconds,
