@@ -43,14 +43,16 @@ class RaisesSometimes(Verifier):
 
 
 class Puzzled(Verifier):
-    """Cannot judge tasks whose target is even; of the others half the answers are right."""
+    """Cannot judge tasks whose target is even; of the others every second answer is right."""
 
     name = "puzzled"
 
-    def score(self, task, trace):
+    def score_group(self, task, traces):
         if int(task.targets["puzzled"]) % 2 == 0:
-            return Verdict(None, state="unknown", detail=f"the target {task.targets['puzzled']} is even")
-        return Verdict(float(int(trace.id, 16) % 2))
+            return [Verdict(None, state="unknown", detail=f"the target {task.targets['puzzled']} is even")] * len(
+                traces
+            )
+        return [Verdict(float(number % 2)) for number in range(len(traces))]
 
 
 class Parts(Verifier):

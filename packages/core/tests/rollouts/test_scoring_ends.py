@@ -153,6 +153,14 @@ def test_nobody_waits_for_a_loop_that_has_failed():
         scorer.score(OF, trace("right", OF))
 
 
+@pytest.fixture
+def heard():
+    """A shell's background jobs ignore Ctrl-C, and so do tests in one."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 def interrupting(monkeypatch, times):
     """Ctrl-C while `close` waits for the end."""
     waited = blocking.wait
@@ -167,6 +175,7 @@ def interrupting(monkeypatch, times):
     monkeypatch.setattr(blocking, "wait", wait)
 
 
+@pytest.mark.usefixtures("heard")
 @pytest.mark.parametrize("times", [1, blocking.INTERRUPTS - 1, blocking.INTERRUPTS])
 def test_an_interrupted_close_abandons_nothing(monkeypatch, times):
     before = children()
