@@ -134,3 +134,13 @@ def test_wrong_options_are_named(tmp_path, arguments, told):
     with pytest.raises((RerollError, SourceError), match=told):
         data("prepare", "multiplication", "--output", tmp_path / "out", *arguments)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("arguments", [["--option", "api_key='{}'"], ["--option", "high='{}'"], ["--from", "{}"]])
+def test_no_secret_comes_into_a_manifest(tmp_path, arguments):
+    secret = "hf_" + "a1B2c3D4" * 4
+    given = [argument.format(secret) for argument in arguments]
+    with pytest.raises(RerollError, match="and a manifest is saved and shown\n    take it out") as refused:
+        data("prepare", "multiplication", "--output", tmp_path / "out", *given)
+    assert secret not in str(refused.value)
+    assert not (tmp_path / "out").exists()

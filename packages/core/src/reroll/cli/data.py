@@ -13,6 +13,7 @@ from reroll.cli.options import JsonOption
 
 if TYPE_CHECKING:
     from reroll.api import Dataset, Verifier
+    from reroll.config.toml import Table
     from reroll.tasks.catalog.manifest import Manifest, ManifestFacts
     from reroll.tasks.catalog.prepare import Package
     from reroll.tasks.catalog.sources import Source
@@ -104,12 +105,17 @@ def prepare(
     ] = None,
 ) -> None:
     """Make a data set ready for runs: a file a split, and a manifest with their digests. Nothing is written over."""
-    from reroll.api import counted
+    from reroll.api import RerollError, counted
+    from reroll.config.secrets import secret_problems
+    from reroll.config.toml import parse_option
     from reroll.tasks.catalog.holding_out import held_out_option
     from reroll.tasks.catalog.prepare import prepare as prepare_dataset
     from reroll.tasks.catalog.rows import How
 
-    dataset, package = _dataset(name, option or [])
+    options = dict(map(parse_option, option or []))
+    if faults := list(secret_problems({"--from": from_, "--option": options}, kept_in="a manifest")):
+        raise RerollError("\n".join(map(str, faults)))
+    dataset, package = _dataset(name, options)
     how = How(
         held_out=None if held_out is None else held_out_option(held_out),
         refuse_overlaps=overlaps is Overlaps.refuse,
@@ -137,20 +143,18 @@ def _run_file_lines(dataset: Dataset, manifest: Manifest) -> str:
     return lines
 
 
-def _dataset(name: str, options: list[str]) -> tuple[Dataset, Package]:
+def _dataset(name: str, options: Table) -> tuple[Dataset, Package]:
     """The data set with its options, and who gives it."""
     from pydantic import ValidationError
 
     from reroll.api import RerollError
     from reroll.config.problems import from_validation
-    from reroll.config.toml import parse_option
     from reroll.plugins import installed_plugins
     from reroll.tasks.catalog.prepare import Package
 
     provided = installed_plugins().get("datasets", name)
-    values = dict(map(parse_option, options))
     try:
-        config = provided.cls.Config.model_validate(values)
+        config = provided.cls.Config.model_validate(options)
     except ValidationError as error:
         told = "\n".join(str(problem) for problem in from_validation(error, name, provided.cls.Config))
         raise RerollError(told) from None

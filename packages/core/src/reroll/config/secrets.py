@@ -74,7 +74,10 @@ def is_secret(key: str, value: Any) -> bool:
 
 
 def secret_problems(
-    table: Mapping[str, Any], variable: Callable[[str], str | None] = lambda key: None, place: str = ""
+    table: Mapping[str, Any],
+    variable: Callable[[str], str | None] = lambda key: None,
+    place: str = "",
+    kept_in: str = "a run file",
 ) -> Iterator[Problem]:
     """One fault a secret, wherever in the table it stands.
 
@@ -82,6 +85,7 @@ def secret_problems(
         table: the run file as it was read, `--set` included; or the table at `place` in it.
         variable: for a dotted key that is given a secret, the one that takes the name of an environment variable in
             its place; None where there is none.
+        kept_in: what would keep and show the secret.
     """
     for key, what, by_name in _found(place, table):
         instead = variable(key) if by_name else None
@@ -90,7 +94,7 @@ def secret_problems(
             remedy = variable_remedy(key)
         elif instead is not None:
             remedy = f"set {instead} to the name of an environment variable that holds it"
-        yield Problem(key, f"holds {what}, and a run file is saved and shown", f"take it out, and {remedy}")
+        yield Problem(key, f"holds {what}, and {kept_in} is saved and shown", f"take it out, and {remedy}")
 
 
 def _found(key: str, value: Any) -> Iterator[tuple[str, str, bool]]:
