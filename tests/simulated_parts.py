@@ -2,6 +2,7 @@
 
 import asyncio
 from itertools import pairwise
+from pathlib import Path
 
 from reroll.api import (
     CommitCost,
@@ -332,6 +333,30 @@ class SimulatedTrainer:
     async def export_weights(self, directory, bucket_bytes):
         async with self._turn:
             return self._steps
+
+    def start_save(self, folder, background):
+        return asyncio.ensure_future(self._save())
+
+    async def _save(self):
+        async with self._turn:
+            await self._run.delay()
+
+
+class SimulatedStore:
+    """Keeps version and next collection of every whole checkpoint in the run's `kept`."""
+
+    def __init__(self, run):
+        self._run = run
+
+    def begin(self, version):
+        return Path(f"step_{version}")
+
+    def complete(self, version, collection, facts):
+        self._run.kept.append((version, collection))
+
+    def discard(self, version): ...
+
+    def prune(self, keep_last, keep_every): ...
 
 
 class Quiet(Display):

@@ -17,6 +17,7 @@ from simulated_parts import (
     SimulatedEngine,
     SimulatedRenderer,
     SimulatedScorer,
+    SimulatedStore,
     SimulatedTasks,
     SimulatedTrainer,
     SimulatedTransport,
@@ -32,6 +33,10 @@ from reroll.api import (
     TrainingError,
     WorkerDied,
 )
+from reroll.checkpoints.config import CheckpointSection
+from reroll.checkpoints.saver import Checkpointer
+from reroll.checkpoints.state import Identity, RunState
+from reroll.launch.program import forget_cancellation
 from reroll.loop import train
 from reroll.publication.publisher import Publisher
 from reroll.publication.recovery import Recovery
@@ -68,6 +73,7 @@ class Scenario:
         losses: an engine ends, in the middle of a token or of any other call.
         lost_again: an engine that is started again ends, or does not start.
         restarts: of one engine, at most.
+        save_interval: collections between two checkpoints, None for none; async_save: training does not wait for them.
         streamed: tensors leave the trainer when an engine takes them, not when they are offered.
         pace: requests take so many times as long as everything else.
         fatal: a place and the number of the visit to it that ends the run, see `Run.reaches`; with "cancelled" the
@@ -101,6 +107,8 @@ class Scenario:
     lost_again: float = 0.0
     restarts: int = 3
     streamed: bool = False
+    save_interval: int | None = None
+    async_save: bool = True
     fatal: tuple[str, int] | None = None
     tokens: int = 3
     pace: float = 1.0
@@ -158,7 +166,13 @@ class Run:
             asyncio.get_running_loop().call_later(self.scenario.fatal[1], self._cancel, asyncio.current_task())
         try:
             await train(self.session)
+        except asyncio.CancelledError:
+            forget_cancellation()
+            await self.session.checkpoint_interrupted()
+            raise
         finally:
+            if self.session.checkpoints is not None:
+                await self.session.checkpoints.close()
             self.ends()
 
     def _cancel(self, task):
@@ -203,6 +217,7 @@ class WatchedRun(Run):
         losses: (second, address) of every loss that the publisher heard of.
         taken: task and attempt of every dispatch; given_back: how often a task was.
         completed: collections that are marked as trained on; metrics: what trackers got, with its step.
+        kept: version and next collection of every checkpoint.
         saved: rollout id (None: of no collection) → saved groups.
         evaluated: step and groups of every evaluation.
         heard: what record writers were told.
@@ -228,6 +243,7 @@ class WatchedRun(Run):
         self.most_buffered = 0
         self.violations = []
         self.completed = []
+        self.kept = []
         self.metrics = []
         self._training = 0
         self._allowed = 0
@@ -432,11 +448,24 @@ def drive(run, writers=(), most_turns=None):
         "write_traces": run.write_traces,
         "mark_complete": run.mark_complete,
     }
-    with patch.multiple("reroll.session", **files), asyncio.Runner(loop_factory=lambda: loop) as runner:
+    with (
+        patch.multiple("reroll.session", **files),
+        patch.object(RunState, "write"),
+        asyncio.Runner(loop_factory=lambda: loop) as runner,
+    ):
         try:
             runner.run(run.whole(writers))
         except (RerollError, OSError, asyncio.CancelledError) as error:
             run.error = error
+
+
+def make_checkpoints(run, trainer, display):
+    scenario = run.scenario
+    if scenario.save_interval is None:
+        return None
+    section = CheckpointSection(save_interval=scenario.save_interval, async_save=scenario.async_save)
+    identity = Identity(run_id="simulation", seeds={}, data={}, model={})
+    return Checkpointer(SimulatedStore(run), trainer, section, identity, {}, CONTEXT.attempt, display.warn)
 
 
 def make_session(run, writers):
@@ -536,6 +565,7 @@ def make_session(run, writers):
             display=display,
             summary=Summary("simulation", CONTEXT.output),
         ),
+        checkpoints=make_checkpoints(run, trainer, display),
     )
     session.run = run
     return session

@@ -163,24 +163,29 @@ def test_a_killed_scoring_worker_is_replaced_and_named(run_file, tmp_path):
 def test_an_error_in_a_groups_task_ends_the_run_while_the_trainer_works(run_file, tmp_path):
     async def body():
         async with session_of(run_file(), tmp_path / "out", *ASYNC) as session:
-            started, score = asyncio.Event(), session.maker.score
+            started, failed = asyncio.Event(), asyncio.Event()
+            work, score = session.trainer.train, session.maker.score
 
-            async def never(samples):
+            async def slow(samples):
                 started.set()
-                await asyncio.Event().wait()
+                await failed.wait()
+                return await work(samples)
 
             async def broken(group, *arguments):
                 await score(group, *arguments)
                 if group.group_index >= 4:  # of the collection that is generated while the first is trained on
                     await started.wait()
+                    failed.set()
                     raise ZeroDivisionError("in a plugin")
 
-            session.trainer.train, session.maker.score = never, broken
+            session.trainer.train, session.maker.score = slow, broken
             async with asyncio.timeout(60):
                 await train(session)
 
     with pytest.raises(ZeroDivisionError, match="in a plugin"):
         asyncio.run(body())
+    (line,) = (tmp_path / "out" / "metrics.jsonl").read_text().splitlines()
+    assert json.loads(line)["step"] == 1, "the step that had begun is trained and told"
 
 
 @pytest.mark.parametrize("stray", ["harness", "verifier"])

@@ -75,6 +75,8 @@ def scenarios(draw, troubles=True, fatal=False, losses=False, **given):
         "publication_faults": draw(st.sampled_from([0.0, 0.0, 0.01, 0.05])) if troubles else 0.0,
         "fatal": (draw(st.sampled_from(PLACES)), draw(st.integers(1, 25))) if fatal else None,
         "tokens": draw(st.integers(1, 3)),
+        "save_interval": draw(st.sampled_from([None, 1, 2])),
+        "async_save": draw(st.booleans()),
     } | given
     if losses:
         values["losses"] = draw(st.sampled_from([0.003, 0.01, 0.03, 0.1]))
@@ -462,6 +464,7 @@ def check(run):
     check_writers(run)
     check_saved(run)
     check_metrics(run)
+    check_checkpoints(run)
 
 
 def ran_out(run):
@@ -626,3 +629,11 @@ def check_metrics(run):
     assert run.session.accounts.summary.steps == run.session.trainer.version
     if not isinstance(run.error, TrainingError | OSError):
         assert len(steps) == len(run.steps) == run.session.trainer.version
+
+
+def check_checkpoints(run):
+    """The last one of a run that ended well, or was stopped, has everything behind it that was trained on."""
+    assert run.kept == sorted(run.kept)
+    ended_well = run.error is None or isinstance(run.error, asyncio.CancelledError)
+    if run.scenario.save_interval is not None and ended_well and run.completed:
+        assert run.kept[-1] == (run.session.trainer.version, run.completed[-1] + 1)

@@ -66,8 +66,6 @@ class Session:
     exit_after: int | None = None
     """Collections after which this start ends, without training on any; None trains."""
     _evaluated: dict[str, int] = field(default_factory=dict)
-    _saved: tuple[int, dict[str, int]] | None = None
-    """Collections and evaluations that the last checkpoint of this start has behind it."""
     _collected: Collection | None = None
     """What was taken for the trainer, until it is trained on."""
     _unreported: tuple[Collection, list[dict[str, Any]]] | None = None
@@ -156,12 +154,11 @@ class Session:
 
     async def _make_checkpoint(self, done: int, moving: dict[str, Any]) -> None:
         assert self.checkpoints is not None
-        holds = (done, dict(self._evaluated))
-        if self._saved == holds:
+        begun = self.checkpoints.begun
+        if begun is not None and (begun.collection, begun.evaluations) == (done, self._evaluated):
             await self.checkpoints.wait()
             if self.checkpoints.last is not None and not self.checkpoints.missed_last:
                 return
-        self._saved = holds
         self.finish_summary()
         await self.checkpoints.save(
             self.trainer.version,

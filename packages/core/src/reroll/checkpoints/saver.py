@@ -15,6 +15,7 @@ from reroll.api import RerollError
 from reroll.checkpoints.config import CheckpointSection
 from reroll.checkpoints.state import Identity, RunState
 from reroll.checkpoints.store import CheckpointStore
+from reroll.workers.together import uninterrupted
 
 CLOSE_SECONDS = 30.0
 
@@ -48,6 +49,8 @@ class Checkpointer:
     last: Path | None = None
     """The last one that is whole."""
     missed_last: bool = False
+    begun: RunState | None = None
+    """What the last one holds that the trainer was told of, written or not."""
     _saving: asyncio.Task[None] | None = field(default=None, init=False)
 
     def is_due(self, collections: int) -> bool:
@@ -68,12 +71,14 @@ class Checkpointer:
             **parts,
         )
         try:
-            folder = await asyncio.to_thread(self.store.begin, version)
+            # To its end: whoever stops the run makes a checkpoint next, in the same folder.
+            folder = await uninterrupted(asyncio.to_thread(self.store.begin, version))
         except RerollError as error:
             self._missed(version, error)
             return
         calls = self.trainer.start_save(folder, self.section.async_save)
         self._saving = asyncio.create_task(self._write(folder, state, calls), name=f"checkpoint {version}")
+        self.begun = state
         if not self.section.async_save:
             await self.wait()
 
