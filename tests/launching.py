@@ -13,7 +13,8 @@ from reroll.launch.standing import standing_of
 from reroll.plugins import load_plugins
 
 SAVES = ["checkpoint.save_interval=1", "launch.auto_resume=true", "output.export_hf=true"]
-LONG = "rollout.num_rollout=100000"
+LONG = ["rollout.num_rollout=100000", "rollout.max_empty_collections=100000"]
+"""Until somebody ends it, however long that takes."""
 SECONDS = 240
 
 

@@ -95,7 +95,7 @@ def test_a_killed_run_comes_to_the_end_of_an_unbroken_one(run_file, tmp_path):
 
 def test_the_cap_stops_the_third_start_when_it_is_two(run_file, tmp_path):
     path, output = run_file(), tmp_path / "out"
-    options = [*SAVES, LONG, "launch.max_retries=2"]
+    options = [*SAVES, *LONG, "launch.max_retries=2"]
     submit(path, output, *options)
     kill_run(output, 1)
     kill_run(output, 2)
@@ -110,8 +110,8 @@ def test_the_cap_stops_the_third_start_when_it_is_two(run_file, tmp_path):
 
 def test_a_stopped_run_keeps_a_checkpoint_and_is_not_started_again(run_file, tmp_path):
     path, output = run_file(), tmp_path / "out"
-    submit(path, output, *SAVES, LONG)
-    assert "goes on already" in submit(path, output, *SAVES, LONG, code=1)
+    submit(path, output, *SAVES, *LONG)
+    assert "goes on already" in submit(path, output, *SAVES, *LONG, code=1)
     wait_for_step(output, 2)
     assert "interrupted" in command("stop", output)
     ended = standing(output)
@@ -126,21 +126,21 @@ def test_a_stopped_run_keeps_a_checkpoint_and_is_not_started_again(run_file, tmp
 
 def test_a_run_whose_supervisor_is_gone_is_found_and_stopped(run_file, tmp_path):
     path, output = run_file(), tmp_path / "out"
-    submit(path, output, *SAVES, LONG)
+    submit(path, output, *SAVES, *LONG)
     pid = wait_for_start(output, 1)
     wait_for_step(output, 1)
     os.kill(receipt(output)["handle"]["pid"], signal.SIGKILL)
     alone = standing(output)
     assert (alone.state, alone.alive) == ("running", True)
     assert f"process {pid} on {socket.gethostname()}" in alone.where
-    assert "goes on already" in submit(path, output, *SAVES, LONG, code=1)
+    assert "goes on already" in submit(path, output, *SAVES, *LONG, code=1)
     command("stop", output)
     assert standing(output).state == "interrupted"
 
 
 def test_a_lost_worker_counts_as_killed_and_a_failure_as_often_as_retries_says(run_file, tmp_path):
     path, output = run_file(), tmp_path / "out"
-    submit(path, output, *SAVES, LONG)
+    submit(path, output, *SAVES, *LONG)
     pid = wait_for_start(output, 1)
     wait_for_step(output, 1)
     workers = subprocess.run(["ps", "--ppid", str(pid), "-o", "pid=,args="], capture_output=True, text=True).stdout
@@ -152,7 +152,7 @@ def test_a_lost_worker_counts_as_killed_and_a_failure_as_often_as_retries_says(r
     assert standing(output).state in ("killed", "failed")
     failing = ["rollout.temperature=0.01", "rollout.n_samples_per_prompt=2", "rollout.max_empty_collections=1"]
     again = tmp_path / "again"
-    submit(path, again, *SAVES, LONG, *failing, "launch.retries=1")
+    submit(path, again, *SAVES, *LONG, *failing, "launch.retries=1")
     ended = wait_for_end(again)
     assert (ended.state, ended.starts) == ("failed", 2)
     assert "launch.retries = 1" in ended.message
@@ -160,7 +160,7 @@ def test_a_lost_worker_counts_as_killed_and_a_failure_as_often_as_retries_says(r
 
 def test_of_many_at_once_one_starts(run_file, tmp_path):
     path, output = run_file(), tmp_path / "out"
-    sets = ["--set", f"output.dir={str(output)!r}", "--set", LONG]
+    sets = ["--set", f"output.dir={str(output)!r}", *(part for item in LONG for part in ("--set", item))]
     arguments = [sys.executable, "-m", "reroll", "run", str(path), *sets]
     several = [subprocess.Popen(arguments, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in range(4)]
     told = [process.communicate() for process in several]
@@ -174,7 +174,7 @@ def test_of_many_at_once_one_starts(run_file, tmp_path):
 
 def test_low_priority_reaches_every_process(run_file, tmp_path):
     output = tmp_path / "out"
-    submit(run_file(), output, LONG, 'launch.priority="low"')
+    submit(run_file(), output, *LONG, 'launch.priority="low"')
     pid = wait_for_start(output, 1)
     assert os.getpriority(os.PRIO_PROCESS, pid) == 10
     command("stop", "--now", output)

@@ -75,11 +75,11 @@ def test_a_killed_job_comes_to_the_end_of_an_unbroken_one(backend, run_file, tmp
 
 def test_a_job_ends_when_it_is_asked_to_or_told_to(backend, run_file, tmp_path):
     path, output = run_file(), tmp_path / "out"
-    submit(path, output, *SAVES, LONG, "launch.max_retries=2", backend)
+    submit(path, output, *SAVES, *LONG, "launch.max_retries=2", backend)
     wait_for_step(output, 1)
     assert "interrupted" in command("stop", output)
     assert standing(output).checkpoint is not None
-    submit(path, output, *SAVES, LONG, "launch.max_retries=2", backend)
+    submit(path, output, *SAVES, *LONG, "launch.max_retries=2", backend)
     wait_for_start(output, 2)
     wait_for(output, lambda: standing(output).state == "running", "running")
     command("stop", "--now", output)

@@ -34,7 +34,7 @@ def slurm(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_a_job_is_started_again_in_place_and_bounded(run_file, tmp_path):
     path, output = run_file(), tmp_path / "out"
-    options = [*SAVES, LONG, "launch.max_retries=2", backend()]
+    options = [*SAVES, *LONG, "launch.max_retries=2", backend()]
     submit(path, output, *options)
     wait_for_step(output, 1)
     kill_run(output, 1)
@@ -51,7 +51,7 @@ def test_a_job_is_started_again_in_place_and_bounded(run_file, tmp_path):
 @pytest.mark.slow
 def test_a_job_is_followed_stopped_and_gone_on_with(run_file, tmp_path):
     path, output = run_file(), tmp_path / "out"
-    submit(path, output, *SAVES, LONG, backend(setup='["export MADE_READY=yes"]'))
+    submit(path, output, *SAVES, *LONG, backend(setup='["export MADE_READY=yes"]'))
     wait_for_step(output, 1)
     assert "interrupted" in command("stop", output)
     submit(path, output, *SAVES, "rollout.num_rollout=" + str(standing(output).collections + 1), backend())

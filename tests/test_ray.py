@@ -14,6 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 from driving import run_and_watch, session_of
+from launching import LONG
 from ray_cluster import left_over, quiet_ray, two_nodes
 
 from reroll.api import RerollError, WorkerDied, WorkerSpec
@@ -43,7 +44,7 @@ def test_an_interrupted_run_takes_its_own_cluster_down(run_file, tmp_path):
     The first test, since the others' cluster would take the room of this machine that it needs.
     """
     output = tmp_path / "run"
-    overrides = ['placement.backend="ray"', f'output.dir="{output}"', "rollout.num_rollout=10000"]
+    overrides = ['placement.backend="ray"', f'output.dir="{output}"', *LONG]
     command = [sys.executable, "-m", "reroll", "train", str(run_file()), *(f"--set={each}" for each in overrides)]
     with quiet_ray(), subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE, text=True) as program:
         while not (output / "rollouts" / "step_0" / "train_rollouts.done").exists():

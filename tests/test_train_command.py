@@ -11,6 +11,7 @@ import psutil
 import pytest
 from driving import RUN
 from forked_commands import ForkedCommand
+from launching import LONG
 
 from reroll.api import WORKER_LOST
 
@@ -84,7 +85,7 @@ def start(path, tmp_path, *overrides, forked=True):
         forked: from a process that has the imports. Otherwise it is a command as a user starts it.
     """
     output, log = tmp_path / "out", tmp_path / "log"
-    line = command(path, f'output.dir="{output}"', "rollout.num_rollout=100000", *overrides)
+    line = command(path, f'output.dir="{output}"', *LONG, *overrides)
     with log.open("wb") as file:
         run = ForkedCommand(line[3:], log) if forked else subprocess.Popen(line, stdout=file, stderr=file)
     wait_for(lambda said: "\ncollection 2/" in said, run, log)
