@@ -9,6 +9,7 @@ import subprocess
 import sys
 import types
 from pathlib import Path
+from statistics import median
 
 import psutil
 import pytest
@@ -230,7 +231,8 @@ def resident(process):
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_three_hundred_steps_take_no_further_memory(tmp_path):
-    """Between step 50 and step 300, all processes together."""
+    """Between step 50 and step 300, all processes together. An engine gives memory back and takes it again, 30 MB of it
+    from one collection to the next, so that one look at either end would decide by chance."""
     config = Path(__file__).parents[1] / "configs" / "quickstart.toml"
     few = ["rollout.num_rollout=310", "eval.skip_eval_before_train=true", "eval.eval_interval=1000"]
     # Every response is trained on, and the policy stays what it was: all steps do the same work.
@@ -242,13 +244,15 @@ def test_three_hundred_steps_take_no_further_memory(tmp_path):
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
-    sizes = {}
+    early, late = [], []
     for line in run.stderr:
         if line.startswith("collection "):
             done = int(line.split()[1].split("/")[0])
-            if done in (50, 300):
-                sizes[done] = resident(psutil.Process(run.pid))
+            if 40 <= done <= 60:
+                early.append(resident(psutil.Process(run.pid)))
+            elif 290 <= done <= 308:
+                late.append(resident(psutil.Process(run.pid)))
     assert run.wait() == 0
-    growth = (sizes[300] - sizes[50]) / 250 / 1e6
-    print(f"grows by {growth:.4f} MB a step, from {sizes[50] / 1e6:.0f} MB", file=sys.stderr)
+    growth = (median(late) - median(early)) / 250 / 1e6
+    print(f"grows by {growth:.4f} MB a step, from {median(early) / 1e6:.0f} MB", file=sys.stderr)
     assert growth < 0.1
