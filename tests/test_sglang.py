@@ -58,15 +58,19 @@ def test_an_asynchronous_run_loses_nothing_and_mixes_versions_under_refresh_alon
     run_file, tmp_path, monkeypatch, sglang_servers, mode, transport
 ):
     serving = {"publication_mode": mode, "transport": transport, "check_weight_update_equal": True}
-    # At such a temperature responses seldom end before their limit: they take longer than a step of training, so that
-    # some are under way whenever weights come.
-    rollout = {"num_rollout": 8, "group_filters": [], "temperature": 3.0, "rollout_max_response_len": 96}
+    # One group after another, of responses that go on to their limit, since at such a temperature the token that ends
+    # one is as rare as any: a collection takes several times as long as a step on it, on a busy machine too, so that
+    # some responses are under way whenever weights come.
+    rollout = {"num_rollout": 5, "rollout_batch_size": 16, "n_samples_per_prompt": 4, "group_filters": []}
+    rollout |= {"temperature": 50.0, "rollout_max_response_len": 48}
+    one_by_one = {"max_concurrent_samples": 4}
     data = {"task_set": {"name": "addition", "verifier": "digits"}, "verifiers": ["digits"]}
-    run = attached_run(run_file, sglang_servers, monkeypatch, serving=serving, rollout=rollout, data=data)
+    sections = {"serving": serving, "rollout": rollout, "data": data, "async": one_by_one}
+    run = attached_run(run_file, sglang_servers, monkeypatch, **sections)
     output = tmp_path / "out"
     seen = run_and_watch(run, output, plugin=digit_verifier)
-    assert seen.summary.steps == 8
-    check_bounds(output, seen, bound=1, homogeneous=MODES[mode], siblings=8)
+    assert seen.summary.steps == 5
+    check_bounds(output, seen, bound=1, homogeneous=MODES[mode], siblings=4)
     mixed = sum(len(versions(record)) > 1 for records in saved(output) for record in records)
     assert bool(mixed) is not MODES[mode]
     assert seen.summary.ledger["failed"] == 0
