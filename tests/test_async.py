@@ -235,7 +235,6 @@ def test_three_hundred_steps_take_no_further_memory(tmp_path):
     from one collection to the next, so that one look at either end would decide by chance."""
     config = Path(__file__).parents[1] / "configs" / "quickstart.toml"
     few = ["rollout.num_rollout=310", "eval.skip_eval_before_train=true", "eval.eval_interval=1000"]
-    few.append("rollout.rollout_batch_size=8")
     # Every response is trained on, and the policy stays what it was: all steps do the same work.
     same = ["rollout.group_filters=[]", "trainer.lr=1e-8"]
     run = subprocess.Popen(
