@@ -62,7 +62,7 @@ def ending(output):
 
 
 def wait_for_start(output, number):
-    """The process of that start, once it has a checkpoint beyond the earlier ones."""
+    """The process of that start, once it is noted."""
     wait_for(output, lambda: started(output) >= number, f"started {number} times")
     return read_attempts(output)[number - 1].pid
 
